@@ -15,7 +15,7 @@ endif
 .PHONY: help setup build train test test-full install clean
 
 help: ## this list
-	@echo 'Orthant trains transformers over many devices.'
+	@echo 'Orthant trains transformers across many devices.'
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done

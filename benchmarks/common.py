@@ -40,17 +40,17 @@ def names_of(known):
     """Returns an argparse type for a list of names with commas, all of which must be in `known`."""
     def parse(text):
         if unknown := set(text.split(",")) - set(known):
-            raise argparse.ArgumentTypeError(f"{','.join(unknown)}: there are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; the known names are {', '.join(known)}")
         return text.split(",")
     return parse
 
 
 def add_orthant_argument(p):
-    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="path of the orthant program")
 
 
 def add_json_argument(p):
-    p.add_argument("--json", help="a file for every run, written after each; runs that it has are not made again")
+    p.add_argument("--json", help="file that stores each run when it ends; a stored run is not repeated")
 
 
 def own_python():

@@ -22,10 +22,12 @@ def add_program_arguments(p):
     """Adds the arguments about the two programs and their turns."""
     add_orthant_argument(p)
     add_json_argument(p)
-    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
-    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
-    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
-    p.add_argument("--repeats", type=int, default=1 if "--quick" in sys.argv else 3, help="runs of each program a line")
+    p.add_argument("--python", default=None, help="python3 that can import torch; default: the one of .venv")
+    p.add_argument("--allocator", default="auto",
+                   help="allocator that is preloaded into the peer: a library, auto (mimalloc) or none")
+    p.add_argument("--no-compile", action="store_true", help="run the peer in eager mode only")
+    p.add_argument("--repeats", type=int, default=1 if "--quick" in sys.argv else 3,
+                   help="number of runs of each program per line")
 
 
 def find_programs(a):
@@ -73,7 +75,7 @@ def peak_resident_bytes(root):
 def check_losses(losses, others, what):
     for mine, other in zip(losses, others):
         if not math.isclose(mine, other, rel_tol=LOSS_BOUND):
-            sys.exit(f"{what} computes something else: loss {mine} where another has {other}")
+            sys.exit(f"{what} computes another model: its loss is {mine}, but another program has {other}")
 
 
 class Run(NamedTuple):

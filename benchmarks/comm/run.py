@@ -37,18 +37,19 @@ OVERLAP_SIZES = "1048576,16777216,67108864"
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
-    p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
-    p.add_argument("--python", help="a python3 that imports torch; default: that of .venv")
+    p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder of the compiled benchmark programs")
+    p.add_argument("--python", help="python3 that can import torch; default: the one of .venv")
     p.add_argument("--ranks", default="2" if quick else "2,4,8")
     p.add_argument("--bytes", default="4096,1048576" if quick else SIZES)
     p.add_argument("--overlap-bytes", default="1048576" if quick else OVERLAP_SIZES)
     p.add_argument("--ops", type=names_of(OPERATIONS), default="ring,all_reduce")
     p.add_argument("--programs", type=names_of(NAMES), default=",".join(NAMES))
-    p.add_argument("--repeats", type=int, default=1 if quick else 5, help="turns of each program")
-    p.add_argument("--seconds", type=float, default=0.05 if quick else 0.5, help="measured for a size and turn")
-    p.add_argument("--figure", help="an SVG of the times")
-    p.add_argument("--json", help="a file for all results")
-    p.add_argument("--quick", action="store_true", help="does it work? few operations, sizes and ranks")
+    p.add_argument("--repeats", type=int, default=1 if quick else 5, help="number of runs of each program")
+    p.add_argument("--seconds", type=float, default=0.05 if quick else 0.5,
+                   help="measured time per size and run, in seconds")
+    p.add_argument("--figure", help="file for the figure of the times (SVG)")
+    p.add_argument("--json", help="file for all results (JSON)")
+    p.add_argument("--quick", action="store_true", help="smoke test with few operations, sizes and ranks")
     a = p.parse_args()
     a.python = a.python or own_python()
     return a
@@ -61,7 +62,7 @@ def cores():
 def our_program(a, name):
     path = os.path.join(a.build, "benchmarks", name)
     if not os.path.exists(path):
-        sys.exit(f"there is no {path}: build it (ninja -C {a.build} {name}), or name its folder with --build")
+        sys.exit(f"{path} does not exist: build it (ninja -C {a.build} {name}), or set its folder with --build")
     return path
 
 
@@ -69,14 +70,14 @@ def available(a, folder):
     """Returns the requested programs that can run here. Compiles the one of Open MPI."""
     programs = list(a.programs)
     if "mpi" in programs and not (shutil.which("mpicc") and shutil.which("mpirun")):
-        print("no Open MPI here (openmpi-bin, libopenmpi-dev): left out", file=sys.stderr)
+        print("Open MPI is not installed (openmpi-bin, libopenmpi-dev), so it is not measured", file=sys.stderr)
         programs.remove("mpi")
     if "mpi" in programs:
         source, program = os.path.join(PEERS, "mpi_ring.c"), os.path.join(folder, "mpi_ring")
         subprocess.run(["mpicc", "-O2", source, "-o", program, "-lm"], check=True)
     if "c10d" in programs and subprocess.run([a.python, "-W", "ignore", "-c", "import torch.distributed"],
                                              stderr=subprocess.DEVNULL).returncode:
-        print(f"no torch in {a.python}: c10d is left out", file=sys.stderr)
+        print(f"{a.python} cannot import torch, so c10d is not measured", file=sys.stderr)
         programs.remove("c10d")
     return programs
 
@@ -166,7 +167,7 @@ def measure_overlap(a, programs, everything):
 
 def main():
     a = arguments()
-    print(f"{machine()}; median of {a.repeats} turns of {a.seconds:g} s a size\n")
+    print(f"{machine()}; median of {a.repeats} runs of {a.seconds:g} s per size\n")
     everything = []
     with tempfile.TemporaryDirectory() as folder:
         programs = available(a, folder)

@@ -27,10 +27,11 @@ def arguments():
     p.add_argument("--ranks", default="1,2" if quick else "1,2,4")
     p.add_argument("--sizes", type=names_of(SIZES), default="tiny" if quick else "tiny,50m")
     p.add_argument("--dtypes", type=names_of(("float32", "bfloat16")), default="float32,bfloat16")
-    p.add_argument("--steps", type=int, default=12 if quick else 40, help="steps a run (50m: a third)")
+    p.add_argument("--steps", type=int, default=12 if quick else 40,
+                   help="number of steps per run (a third of it for 50m)")
     p.add_argument("--seq-len", type=int, default=256)
-    p.add_argument("--local-batch-size", type=int, default=8, help="sequences a rank and step")
-    p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, smaller defaults")
+    p.add_argument("--local-batch-size", type=int, default=8, help="number of sequences per rank and step")
+    p.add_argument("--quick", action="store_true", help="smoke test with few steps, eager mode and smaller defaults")
     a = p.parse_args()
     find_programs(a)
     return a

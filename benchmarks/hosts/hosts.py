@@ -40,15 +40,17 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--hosts", type=int, default=2)
     p.add_argument("--ranks-per-host", type=int, default=1)
-    p.add_argument("--rate", default="10gbit", help="of each link: 10gbit, 100mbit, ..., or none (default: 10gbit)")
-    p.add_argument("--grace", type=float, default=10, help="seconds for the others after a rank failed (default: 10)")
-    p.add_argument("--report", help="a file for exit codes and the bytes on each link")
-    p.add_argument("command", nargs="+", help="what every rank runs; after --")
+    p.add_argument("--rate", default="10gbit",
+                   help="rate of each link: 10gbit, 100mbit, ..., or none (default: 10gbit)")
+    p.add_argument("--grace", type=float, default=10,
+                   help="seconds that the other ranks get to end after a rank failed (default: 10)")
+    p.add_argument("--report", help="file for the exit codes and the bytes on each link")
+    p.add_argument("command", nargs="+", help="command that every rank runs; after --")
     a = p.parse_args()
     if not 1 <= a.hosts <= 250 or a.ranks_per_host < 1:
-        p.error("--hosts is from 1 to 250, --ranks-per-host at least 1")
+        p.error("--hosts must be from 1 to 250, and --ranks-per-host at least 1")
     if a.rate != "none" and not re.fullmatch(r"[1-9][0-9]*[kmg]bit", a.rate):
-        p.error(f"--rate {a.rate}: a number with kbit, mbit or gbit, or none")
+        p.error(f"--rate {a.rate} must be a number with kbit, mbit or gbit, or none")
     return a
 
 
@@ -257,17 +259,17 @@ def listen(host, ends, a):
         elif word == "cannot":
             ends.fail(1, f"host {host.number}: {line[7:]}", a)
     if host.ended and host.traffic is None:
-        ends.fail(1, f"host {host.number} is gone", a)
+        ends.fail(1, f"host {host.number} has ended", a)
 
 
 def main():
     a = arguments()
     if os.geteuid() != 0:
-        refuse("only root may; run it with sudo")
+        refuse("only root may set up hosts; run it with sudo")
     if missing := [tool for tool in ("ip", "tc", "mount") if not shutil.which(tool)]:
-        refuse(f"there is no {' and no '.join(missing)} here; install iproute2 and util-linux")
+        refuse(f"the programs {' and '.join(missing)} are missing; install iproute2 and util-linux")
     if not shutil.which(a.command[0]):
-        sys.exit(f"hosts: there is no program {a.command[0]}")
+        sys.exit(f"hosts: the program {a.command[0]} does not exist")
     asked = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: asked.append(number))
@@ -279,7 +281,7 @@ def main():
         for pipe in select.select([host.reports for host in alive], [], [], 0.05)[0]:
             listen(next(host for host in alive if host.reports == pipe), ends, a)
         if len(asked) > 1 or ends.out_of_patience():
-            say("ends all that is left")
+            say("all remaining processes are killed")
             ends.code = ends.code or 128 + asked[-1]
             break
         for number in asked[told:]:

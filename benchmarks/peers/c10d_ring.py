@@ -21,10 +21,10 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--op", choices=("ring", "all_reduce"), default="ring")
-    p.add_argument("--bytes", default="4096", help="sizes, with commas")
+    p.add_argument("--bytes", default="4096", help="sizes in bytes, separated by commas")
     p.add_argument("--seconds", type=float, default=1)
     p.add_argument("--rank", type=int, help="set by this program for the ranks that it starts")
-    p.add_argument("--store", help="likewise")
+    p.add_argument("--store", help="set by this program for the ranks that it starts")
     return p.parse_args()
 
 
@@ -59,7 +59,7 @@ def measure(a, size):
 
     operation = ring if a.op == "ring" else all_reduce
     operation()
-    assert bool((out == (previous if a.op == "ring" else a.ranks)).all()), "a wrong result"
+    assert bool((out == (previous if a.op == "ring" else a.ranks)).all()), "the result is wrong"
     out.zero_()
     trial, count = 1, 0
     while not count:

@@ -34,10 +34,10 @@ def parser():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=("float32", "bfloat16_autocast", "bfloat16_master"), default="float32")
     p.add_argument("--compile", choices=("none", "model", "ddp"), default="none",
-                   help="what torch.compile gets: nothing, the model inside DDP, or the DDP module")
+                   help="module that torch.compile compiles: none, the model inside DDP, or the DDP module")
     p.add_argument("--attention", choices=("gqa", "repeat"), default="gqa",
-                   help="enable_gqa, or key and value heads repeated")
-    p.add_argument("--metrics", help="a file that gets one JSON line a step")
+                   help="use enable_gqa, or repeat key and value heads")
+    p.add_argument("--metrics", help="file for one JSON line per step")
     return p
 
 

@@ -36,7 +36,7 @@ SCHEDULES = {
 def arguments():
     p = ddp.parser()
     p.add_argument("--schedule", choices=tuple(SCHEDULES), default="1f1b")
-    p.add_argument("--defer_recv", type=int, default=0, help="1: receives are posted where they are read")
+    p.add_argument("--defer_recv", type=int, default=0, help="1: post each receive only when its result is read")
     return p.parse_args()
 
 

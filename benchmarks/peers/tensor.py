@@ -29,11 +29,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 def arguments():
     p = ddp.parser()
-    p.add_argument("--columns", type=int, default=1, help="ranks that share each matrix")
-    p.add_argument("--others", choices=("ddp", "fsdp"), default="ddp", help="what the other ranks do")
-    p.add_argument("--sequence", type=int, default=0, help="1: tokens are cut between the products")
+    p.add_argument("--columns", type=int, default=1, help="number of ranks over which each matrix is sharded")
+    p.add_argument("--others", choices=("ddp", "fsdp"), default="ddp", help="parallelism of the other ranks")
+    p.add_argument("--sequence", type=int, default=0,
+                   help="1: shard the tokens between the products (sequence parallelism)")
     p.add_argument("--loss", choices=("gathered", "parallel"), default="parallel",
-                   help="of whole logits, or their parts")
+                   help="compute the loss from full logits, or from their shards")
     return p.parse_args()
 
 

@@ -7,12 +7,12 @@ Each of our schedules is compared with the fastest of the peer's corresponding s
 in eager mode and, if the peer's schedule supports compiled stages, with torch.compile. All variants of the peer must
 have the same losses, or there is no table.
 
-"of ideal": tokens/s, divided by twice the program's tokens/s on one rank with the same microbatches. "schedule's": the
-largest "of ideal" that our schedule allows. It is the time that all computations take if no rank idles, divided by the
-time that simulate() gives for the durations measured in the last step. "measured / simulated": the time of the last
-step, divided by that of the simulation (timeline.json). Programs take turns. The result of a run is the median over its
-steps without the first five; the table has the median over the runs. "from, to": the smallest and the largest ratio of
-a turn.
+"fraction of ideal": tokens/s, divided by twice the program's tokens/s on one rank with the same microbatches.
+"schedule's fraction": the largest "fraction of ideal" that our schedule allows. It is the time that all computations
+take if no rank idles, divided by the time that simulate() gives for the durations measured in the last step. "measured
+/ simulated": the time of the last step, divided by that of the simulation (timeline.json). Programs take turns. The
+result of a run is the median over its steps without the first five; the table has the median over the runs. "from, to":
+the smallest and the largest ratio of a turn.
 
   python3 benchmarks/pipeline/peers.py [--quick] [--cases none,1f1b,zb_h1,...] [--repeats 3] [--json FILE]
 """
@@ -45,10 +45,10 @@ def arguments():
     add_program_arguments(p)
     p.add_argument("--cases", type=names_of(CASES), default="none,1f1b,zb_v" if quick else ",".join(CASES))
     p.add_argument("--microbatches", type=int, default=8)
-    p.add_argument("--sequences", type=int, default=2, help="of a microbatch")
+    p.add_argument("--sequences", type=int, default=2, help="number of sequences per microbatch")
     p.add_argument("--seq-len", type=int, default=64 if quick else 256)
-    p.add_argument("--steps", type=int, default=3 if quick else 16, help="of a run that count")
-    p.add_argument("--quick", action="store_true", help="does it work? few small steps, eager, three lines")
+    p.add_argument("--steps", type=int, default=3 if quick else 16, help="number of measured steps per run")
+    p.add_argument("--quick", action="store_true", help="smoke test with few small steps, eager mode and three lines")
     a = p.parse_args()
     find_programs(a)
     return a
@@ -80,8 +80,8 @@ def way_text(way):
 
 
 def print_table(found):
-    print_head(["schedule", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "from, to", "Orthant of ideal",
-                "schedule's", "PyTorch's of ideal", "measured / simulated"])
+    print_head(["schedule", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "from, to", "Orthant, fraction of ideal",
+                "schedule's fraction", "PyTorch, fraction of ideal", "measured / simulated"])
     one = median_of(found.get("none", [{"ours": math.nan, "peer": math.nan}]))
     for case, runs in found.items():
         middle = median_of(runs)

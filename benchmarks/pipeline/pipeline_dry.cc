@@ -28,7 +28,7 @@ int published_bubble(std::string_view schedule, int p) {
   if (schedule == "zb_h2" || schedule == "zb_v") return 0;
   if (schedule == "v_half") return 6 * p - 3 * half - 1;
   if (schedule == "v_min") return 6 * p - 3 * third - 1 + (p % 3 == 2 ? 4 : 0);
-  throw ConfigError(fmt::format("--schedules {}: no formula is known", schedule));
+  throw ConfigError(fmt::format("--schedules {}: this schedule has no formula", schedule));
 }
 
 /// Carries out the schedule once. Rank 0 returns the measured step of all ranks.
@@ -61,7 +61,8 @@ void measure(const Settings& settings, Comm& comm) {
   const double pass_s = settings.number("pass-ms") / 1000;
   const int64_t bytes = settings.integers("message-bytes")[0];
   if (microbatches < 2 * ranks || microbatches % ranks != 0) {
-    throw ConfigError(fmt::format("--microbatches {}: the formulas are for multiples of {} from {} on", microbatches,
+    throw ConfigError(fmt::format("--microbatches {}: the formulas require a multiple of {} that is at least {}",
+                                  microbatches,
                                   ranks, 2 * ranks));
   }
   const Nap nap;

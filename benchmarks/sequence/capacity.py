@@ -32,7 +32,7 @@ from common import (SIZES, STEPS_ONLY, add_orthant_argument, names_of, orthant_c
 
 KINDS = {"none": "no sequence parallelism", "ring_attention": "ring attention",
          "ring_self_attention": "ring self-attention", "tensor": "1-D tensor parallelism",
-         "tensor_sequence": "1-D tensor parallelism, tokens cut"}
+         "tensor_sequence": "1-D tensor parallelism, tokens sharded"}
 MODELS = {"tiny": SIZES["tiny"],
           "bert-base": dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
                             num_key_value_heads=12, vocab_size=30522, objective="masked")}
@@ -43,17 +43,19 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
     add_orthant_argument(p)
-    p.add_argument("--memory-mib", type=float, default=128 if quick else 512, help="of tensors, a rank")
+    p.add_argument("--memory-mib", type=float, default=128 if quick else 512,
+                   help="limit of tensor memory per rank, in MiB")
     p.add_argument("--ranks", default="1,2" if quick else "1,2,4,8")
     p.add_argument("--kinds", type=names_of(KINDS), default=",".join(KINDS))
     p.add_argument("--model", choices=MODELS, default="tiny")
-    p.add_argument("--key-heads", type=int, help="other than the model's own")
-    p.add_argument("--sequences", type=int, default=1, help="of which the longest is sought, at once")
-    p.add_argument("--plan-only", action="store_true", help="no runs: what the plan says")
-    p.add_argument("--figure", help="an SVG of what was found")
+    p.add_argument("--key-heads", type=int, help="number of key heads; default: that of the model")
+    p.add_argument("--sequences", type=int, default=1,
+                   help="number of sequences for which the largest length is sought")
+    p.add_argument("--plan-only", action="store_true", help="use planned values without runs")
+    p.add_argument("--figure", help="file for the figure (SVG)")
     p.add_argument("--batch-seq-len", type=int, default=256 if quick else 1024)
-    p.add_argument("--recompute", action="store_true", help="activation_checkpoint.mode = full")
-    p.add_argument("--quick", action="store_true", help="does it work? little memory, two ranks")
+    p.add_argument("--recompute", action="store_true", help="set activation_checkpoint.mode = full")
+    p.add_argument("--quick", action="store_true", help="smoke test with little memory and two ranks")
     a = p.parse_args()
     a.shape = {**MODELS[a.model], **({"num_key_value_heads": a.key_heads} if a.key_heads else {})}
     return a

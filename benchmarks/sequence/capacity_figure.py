@@ -13,7 +13,7 @@ STYLES = {"none": ("#555555", "diamond", "each rank sequences of its own"),
           "ring_attention": ("#0072B2", "circle", "ring attention"),
           "ring_self_attention": ("#56B4E9", "square", "ring self-attention"),
           "tensor": ("#D55E00", "triangle", "1-D tensor parallelism"),
-          "tensor_sequence": ("#CC79A7", "diamond", "the same, tokens cut")}
+          "tensor_sequence": ("#CC79A7", "diamond", "the same, tokens sharded")}
 
 
 def draw_panel(title, unit, points, left):
@@ -42,7 +42,8 @@ def draw(a, found):
     """Returns the SVG as text. found: (kind, ranks, longest sequence, largest batch)."""
     width, height = 2 * WIDTH, HEAD + HEIGHT + FOOT + 18
     shape = f"{a.model}, {a.memory_mib / 1024:g} GiB of tensors a rank, {'planned' if a.plan_only else 'measured'}"
-    parts = [text(width / 2, 24, "What fits: sequences cut, or matrices", 16, more='font-weight="bold"'),
+    parts = [text(width / 2, 24, "Largest length and batch: sharded sequences or sharded matrices", 16,
+                  more='font-weight="bold"'),
              text(width / 2, 44, f"{shape}; axes logarithmic, higher is better", 12, more='fill="#555"')]
     parts += draw_panel(f"Longest of {a.sequences} sequences at once", "tokens",
                         [(kind, ranks, longest) for kind, ranks, longest, _ in found], 0)

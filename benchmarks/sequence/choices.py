@@ -33,13 +33,13 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
     p.add_argument("--rates", default="300mbit,3gbit" if quick else "100mbit,300mbit,1gbit,3gbit,10gbit,none")
-    p.add_argument("--tokens", default="256" if quick else "512,2048", help="of a rank")
+    p.add_argument("--tokens", default="256" if quick else "512,2048", help="numbers of tokens per rank")
     p.add_argument("--heads", type=int, default=8)
     p.add_argument("--key-heads", type=int, default=2)
     p.add_argument("--head-dim", type=int, default=64)
-    p.add_argument("--turns", type=int, default=3, help="of the three cuts within a run")
-    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each rate")
-    p.add_argument("--figure", help="an SVG of the times")
+    p.add_argument("--turns", type=int, default=3, help="number of measurements of each layout per run")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="number of runs for each rate")
+    p.add_argument("--figure", help="file for the figure of the times (SVG)")
     add_arguments(p)
     return p.parse_args()
 

@@ -43,7 +43,8 @@ def draw_panel(tokens, points, left, top):
         yield text(x(value), y0 + 15, f"{value:g}", 11)
     yield f'<path d="M{x0} {y1}V{y0}H{x1}" fill="none" stroke="#333"/>'
     yield text((x0 + x1) / 2, y0 + 34, "rate within a host / between hosts", 11)
-    yield text((x0 + x1) / 2, y0 + 50, "circled: what orthant plan names, told the rates", 11, more='fill="#555"')
+    yield text((x0 + x1) / 2, y0 + 50, "circled: the layout that orthant plan recommends for these rates", 11,
+               more='fill="#555"')
     yield text(left + 16, (y0 + y1) / 2, "forward and backward, ms", 11,
                more=f'transform="rotate(-90 {left + 16} {(y0 + y1) / 2:.1f})"')
     for cut, (color, shape) in STYLES.items():

@@ -15,9 +15,10 @@ def gbit(rate):
 
 
 def add_arguments(parser):
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
-    parser.add_argument("--json", help="a file for all results")
-    parser.add_argument("--quick", action="store_true", help="does it work? few and small cases")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"),
+                        help="folder of the compiled benchmark programs")
+    parser.add_argument("--json", help="file for all results (JSON)")
+    parser.add_argument("--quick", action="store_true", help="smoke test with few and small cases")
 
 
 def shape_flags(a):
@@ -29,7 +30,7 @@ def measure(a, hosts, ranks_per_host, rate, flags):
     emulated here."""
     program = os.path.join(a.build, "benchmarks", "sequence_attention")
     if not os.path.exists(program):
-        sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder "
+        sys.exit(f"{program} does not exist: build it (ninja -C {a.build} sequence_attention), or set its folder "
                  "with --build")
     return json_lines(on_hosts(hosts, ranks_per_host, rate, [program, *flags]))
 

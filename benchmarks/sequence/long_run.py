@@ -34,7 +34,7 @@ def arguments():
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--layout-only", action="append", default=[], metavar="KEY=VALUE")
-    p.add_argument("--quick", action="store_true", help="does it work? 2,048 tokens")
+    p.add_argument("--quick", action="store_true", help="smoke test with 2,048 tokens")
     return p.parse_args()
 
 
@@ -68,9 +68,9 @@ def compare(one, four, parameters):
                    f"{norm:.1e}", f"{oracle['step_seconds']:.1f}", f"{layout['step_seconds']:.1f}",
                    f"{oracle['peak_memory_bytes'] / 2**20:,.0f}", f"{layout['peak_memory_bytes'] / 2**20:,.0f}"])
         if loss > bound:
-            wrong.append(f"the loss of step {oracle['step']} is off by {loss:.1e}, more than {bound:.1e}")
+            wrong.append(f"the loss of step {oracle['step']} differs by {loss:.1e}, more than the bound {bound:.1e}")
         if oracle["step"] == 1 and norm > GRADIENT_BOUND:
-            wrong.append(f"the gradient's norm of step 1 is off by {norm:.1e}, more than {GRADIENT_BOUND:.1e}")
+            wrong.append(f"the gradient norm of step 1 differs by {norm:.1e}, more than the bound {GRADIENT_BOUND:.1e}")
     return wrong
 
 
@@ -82,7 +82,8 @@ def main():
                                 "parallelism.context_parallel_ring=1")
         four, _ = train(a, "four-ranks", folder, "run.ranks=4", "parallelism.context_parallel_ulysses=2",
                         "parallelism.context_parallel_ring=2", *a.layout_only)
-    print_head(["step", "loss, 1 rank", "loss, U=2 R=2", "relative difference", "bound", "of the gradient's norm",
+    print_head(["step", "loss, 1 rank", "loss, U=2 R=2", "relative difference", "bound",
+                "relative difference of the gradient norm",
                 "s, 1 rank", "s, U=2 R=2", "peak MiB, 1 rank", "peak MiB a rank, U=2 R=2"])
     if wrong := compare(one, four, parameters):
         sys.exit("\n".join(wrong))

@@ -35,12 +35,12 @@ def arguments():
     quick = "--quick" in sys.argv
     p.add_argument("--hosts", default="2" if quick else "2,4")
     p.add_argument("--rates", default="1gbit" if quick else "100mbit,300mbit,1gbit,3gbit,10gbit")
-    p.add_argument("--tokens", default="256" if quick else "256,1024,4096", help="of a rank")
+    p.add_argument("--tokens", default="256" if quick else "256,1024,4096", help="numbers of tokens per rank")
     p.add_argument("--heads", type=int, default=8)
     p.add_argument("--key-heads", type=int, default=2)
     p.add_argument("--head-dim", type=int, default=64)
-    p.add_argument("--turns", type=int, default=3, help="of what is measured within a run")
-    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each host count and rate")
+    p.add_argument("--turns", type=int, default=3, help="number of measurements per run")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="number of runs for each host count and rate")
     add_arguments(p)
     return p.parse_args()
 

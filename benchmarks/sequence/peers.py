@@ -5,10 +5,10 @@ allocator.
 The programs make complete training steps of the 4-layer model of benchmarks/data_parallel, with one sequence per step,
 float32, and one thread per rank. Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's
 experimental ring attention called directly (by all-gathers or by rotation), and Ulysses by all-to-alls, in eager mode
-or with torch.compile, over Gloo. Its fastest variant is compared, on one rank as well. "of ideal" is tokens/s, divided
-by twice the program's tokens/s on one rank. Programs take turns. The result of a run is the median over its steps
-without the first five; the table has the median over the runs. All variants of the peer must have the same losses, or
-there is no table.
+or with torch.compile, over Gloo. Its fastest variant is compared, on one rank as well. "fraction of ideal" is tokens/s,
+divided by twice the program's tokens/s on one rank. Programs take turns. The result of a run is the median over its
+steps without the first five; the table has the median over the runs. All variants of the peer must have the same
+losses, or there is no table.
 
   python3 benchmarks/sequence/peers.py [--quick] [--seq-lens 256,2048,8192] [--cuts ring,ulysses] [--json FILE]
 """
@@ -34,8 +34,8 @@ def arguments():
     p.add_argument("--seq-lens", default="256" if quick else "256,2048,8192")
     p.add_argument("--cuts", type=names_of(CUTS), default="ring,ulysses")
     p.add_argument("--tokens", type=int, default=2048 if quick else 16384,
-                   help="of a run, over all its steps that count; at least four steps do")
-    p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, one length")
+                   help="number of tokens per run in measured steps; at least four steps are measured")
+    p.add_argument("--quick", action="store_true", help="smoke test with few steps, eager mode and one length")
     a = p.parse_args()
     find_programs(a)
     return a
@@ -66,8 +66,8 @@ def print_lines(length, found):
 def main():
     a = arguments()
     print_setting(a, "one sequence a step, float32, one thread a rank")
-    print_head(["tokens", "cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "Orthant of ideal",
-                "PyTorch's"])
+    print_head(["tokens", "cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "Orthant, fraction of ideal",
+                "PyTorch, fraction of ideal"])
     measured = Runs(a.json)
     with tempfile.TemporaryDirectory() as folder:
         for length in map(int, a.seq_lens.split(",")):

@@ -65,7 +65,7 @@ std::pair<Axes, Axes> axes_of(const Case& c, const Comm& comm) {
   for (const auto& [ulysses, ring] : {std::pair{none, kBoth}, {kInner, kOuter}, {kBoth, none}}) {
     if (comm.mesh().group_size(ulysses) == c.ulysses && comm.mesh().group_size(ring) == c.ring) return {ulysses, ring};
   }
-  throw ConfigError(fmt::format("{}x{}: ulysses takes no rank, the {} of a host, or all {}", c.ulysses, c.ring,
+  throw ConfigError(fmt::format("{}x{}: ulysses must be 1, the {} ranks of a host, or all {}", c.ulysses, c.ring,
                                 comm.group_size(kInner), comm.mesh().size()));
 }
 

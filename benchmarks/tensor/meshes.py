@@ -56,17 +56,19 @@ def arguments():
     add_json_argument(p)
     p.add_argument("--arrangements", type=names_of(ARRANGEMENTS),
                    default="881,444" if quick else ",".join(ARRANGEMENTS))
-    p.add_argument("--rate", default="200mbit", help="of each host's link, both ways")
-    p.add_argument("--turns", type=int, default=1 if quick else 2, help="of all; each has a step more than the last")
-    p.add_argument("--steps", type=int, default=3, help="of the first turn, at least 3; 1-D does one less")
+    p.add_argument("--rate", default="200mbit", help="rate of the link of each host, in both directions")
+    p.add_argument("--turns", type=int, default=1 if quick else 2,
+                   help="number of runs of each arrangement; each run has one step more than the previous one")
+    p.add_argument("--steps", type=int, default=3,
+                   help="number of steps of the first run, at least 3; 1-D runs one less")
     p.add_argument("--hidden-size", type=int, default=256)
     p.add_argument("--layers", type=int, default=1 if quick else 2)
-    p.add_argument("--sequences", type=int, default=64, help="of a step")
+    p.add_argument("--sequences", type=int, default=64, help="number of sequences per step")
     p.add_argument("--seq-len", type=int, default=64 if quick else 96)
-    p.add_argument("--quick", action="store_true", help="does it work? two arrangements, few and small steps")
+    p.add_argument("--quick", action="store_true", help="smoke test with two arrangements and few small steps")
     a = p.parse_args()
     if a.steps < 3:
-        p.error("--steps is at least 3")
+        p.error("--steps must be at least 3")
     return a
 
 
@@ -141,7 +143,7 @@ def title(name, arrangement):
 
 def print_table(a, found):
     of_881 = found["881"].step_s() if "881" in found else None
-    print_head(["arrangement", "product", "step, s", "exposed communication", "[8, 8, 1] stationary / it",
+    print_head(["arrangement", "product", "step, s", "exposed communication", "[8, 8, 1] stationary / this",
                 "sent by a rank, MB", "on a host's link, MB", "state and activations of a rank, MiB"])
     for name, it in found.items():
         link = f"{it.link_bytes() / 1e6:.1f}" if len(it.runs) > 1 else "-"

@@ -33,18 +33,18 @@ def arguments():
     p.add_argument("--tokens", type=int, default=2048 if quick else 4096)
     p.add_argument("--in", type=int, default=512, dest="width")
     p.add_argument("--out", type=int, default=1024 if quick else 4096)
-    p.add_argument("--turns", type=int, default=3 if quick else 5, help="of what is measured within a run")
-    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each form and product")
-    p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
+    p.add_argument("--turns", type=int, default=3 if quick else 5, help="number of measurements per run")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="number of runs for each form and product")
+    p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder of the compiled benchmark programs")
     add_json_argument(p)
-    p.add_argument("--quick", action="store_true", help="does it work? few and small cases")
+    p.add_argument("--quick", action="store_true", help="smoke test with few and small cases")
     return p.parse_args()
 
 
 def run(a, form, product, mbit):
     program = os.path.join(a.build, "benchmarks", "tensor_products")
     if not os.path.exists(program):
-        sys.exit(f"there is no {program}: build it (ninja -C {a.build} tensor_products), or name its folder "
+        sys.exit(f"{program} does not exist: build it (ninja -C {a.build} tensor_products), or set its folder "
                  "with --build")
     flags = ["--forms", form, "--products", product, "--tokens", str(a.tokens), "--in", str(a.width),
              "--out", str(a.out), "--turns", str(a.turns)]

@@ -10,10 +10,10 @@ DistributedDataParallel for the depth, or 1-D over two ranks with fully_shard ov
 
 Two choices are measured on two ranks, and the fastest variant is used for all lines: the loss of gathered or of sharded
 logits, and eager mode or torch.compile. fully_shard is always eager, because it fails when compiled. All variants of
-the peer must have the same losses, or there is no table. "of ideal" is tokens/s, divided by twice the program's
-tokens/s on one rank. It is given on two ranks only, because more ranks share this machine's cores. Programs take turns.
-The result of a run is the median over its steps without the first five; the table has the median over the runs. "from,
-to": the smallest and the largest ratio of a turn.
+the peer must have the same losses, or there is no table. "fraction of ideal" is tokens/s, divided by twice the
+program's tokens/s on one rank. It is given on two ranks only, because more ranks share this machine's cores. Programs
+take turns. The result of a run is the median over its steps without the first five; the table has the median over the
+runs. "from, to": the smallest and the largest ratio of a turn.
 
   python3 benchmarks/tensor/peers.py [--quick] [--cases none,1d2,1d2-sequence,...] [--repeats 3] [--json FILE]
 """
@@ -46,9 +46,9 @@ def peers(columns, others):
 CASES = {
     "none": ("none", 1, {}, peers(1, "ddp")[:1]),
     "1d2": ("1-D over 2", 2, one_d(2, False), peers(2, "ddp")[:1]),
-    "1d2-sequence": ("1-D over 2, tokens cut", 2, one_d(2, True), peers(2, "ddp")[1:]),
+    "1d2-sequence": ("1-D over 2, tokens sharded", 2, one_d(2, True), peers(2, "ddp")[1:]),
     "1d4": ("1-D over 4", 4, one_d(4, False), peers(4, "ddp")[:1]),
-    "1d4-sequence": ("1-D over 4, tokens cut", 4, one_d(4, True), peers(4, "ddp")[1:]),
+    "1d4-sequence": ("1-D over 4, tokens sharded", 4, one_d(4, True), peers(4, "ddp")[1:]),
     "221": ("[2, 2, 1]", 4, deep("2,2,1"), peers(4, "ddp") + peers(2, "fsdp")),
     "222": ("[2, 2, 2]", 8, deep("2,2,2"), peers(4, "ddp") + peers(2, "fsdp")),
 }
@@ -59,10 +59,10 @@ def arguments():
     quick = "--quick" in sys.argv
     add_program_arguments(p)
     p.add_argument("--cases", type=names_of(CASES), default="none,1d2,221" if quick else ",".join(CASES))
-    p.add_argument("--sequences", type=int, default=8, help="of a step")
+    p.add_argument("--sequences", type=int, default=8, help="number of sequences per step")
     p.add_argument("--seq-len", type=int, default=64 if quick else 256)
-    p.add_argument("--steps", type=int, default=3 if quick else 12, help="of a run that count")
-    p.add_argument("--quick", action="store_true", help="does it work? few small steps, eager, three lines")
+    p.add_argument("--steps", type=int, default=3 if quick else 12, help="number of measured steps per run")
+    p.add_argument("--quick", action="store_true", help="smoke test with few small steps, eager mode and three lines")
     a = p.parse_args()
     find_programs(a)
     return a
@@ -92,14 +92,14 @@ def turn(a, programs, case, runs):
 def way_text(way):
     words = {"columns": f"{way['columns']} columns"} if way["columns"] > 1 else {}
     words |= {"others": way["others"].upper()} if way.get("others") == "fsdp" else {}
-    words |= {"sequence": "tokens cut"} if way["sequence"] else {}
+    words |= {"sequence": "tokens sharded"} if way["sequence"] else {}
     return ", ".join([*words.values(), *([f"{way['loss']} loss"] if way["columns"] > 1 else []),
                       "eager" if way["compile"] == "none" else "compiled"])
 
 
 def print_table(found):
-    print_head(["cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "from, to", "Orthant of ideal",
-                "PyTorch's", "Orthant waits"])
+    print_head(["cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "from, to",
+                "Orthant, fraction of ideal", "PyTorch, fraction of ideal", "Orthant waits"])
     one = median_of(found.get("none", [{"ours": math.nan, "peer": math.nan}]))
     for case, runs in found.items():
         title, ranks, _, _ = CASES[case]

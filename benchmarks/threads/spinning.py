@@ -27,7 +27,7 @@ def arguments():
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--busy", type=int, default=2, help="number of busy programs")
-    p.add_argument("--counts", default="", help="values of GOMP_SPINCOUNT to try as well")
+    p.add_argument("--counts", default="", help="further values of GOMP_SPINCOUNT to measure")
     return p.parse_args()
 
 

@@ -6,7 +6,7 @@ have sequences of 2048 tokens and 12 h^2 weights per layer. These are the sizes 
 Forward and backward of a layer together take 8 ms. build/benchmarks/vocabulary_dry carries out the plan of each
 placement, with its messages and barriers; a pass sleeps in proportion to its FLOPs.
 
-"over balanced": the step time, divided by that of a step in which every rank computes the mean and never idles.
+"step / balanced": the step time, divided by that of a step in which every rank computes the mean and never idles.
 "compute": the largest measured computing time of a rank, divided by the smallest. "parameters" and "peak" are those of
 the plan (bfloat16 with float32 masters, not recomputed); "parameters" is the largest number divided by the smallest.
 
@@ -35,12 +35,12 @@ def arguments():
     p.add_argument("--layer-ms", type=float, default=2 if quick else 8)
     p.add_argument("--vocabularies", default="32768,262144" if quick else "32768,65536,131072,262144")
     p.add_argument("--repeats", type=int, default=1 if quick else 3)
-    p.add_argument("--json", help="a file for what was measured; if it is there, it is read instead")
-    p.add_argument("--figure", help="an SVG of it")
-    p.add_argument("--quick", action="store_true", help="does it work? two ranks, few short passes")
+    p.add_argument("--json", help="file for the measurements; if it exists, they are read from it")
+    p.add_argument("--figure", help="file for the figure (SVG)")
+    p.add_argument("--quick", action="store_true", help="smoke test with two ranks and few short passes")
     a = p.parse_args()
     if unknown := {int(ranks) for ranks in a.ranks.split(",")} - set(MODELS):
-        sys.exit(f"--ranks: no model for {unknown}; there are {', '.join(str(ranks) for ranks in MODELS)}")
+        sys.exit(f"--ranks: no model for {unknown}; choose from {', '.join(str(ranks) for ranks in MODELS)}")
     return a
 
 
@@ -54,7 +54,7 @@ def measure(a):
 
 
 def print_table(found):
-    print_head(["ranks", "vocabulary", "placement", "step, s", "simulated", "measured / simulated", "over balanced",
+    print_head(["ranks", "vocabulary", "placement", "step, s", "simulated", "measured / simulated", "step / balanced",
                 "idle", "own bubble, s", "compute", "parameters", "peak, GiB"])
     for one in found:
         print_row([str(one["ranks"]), f"{one['vocabulary']:,}", one["placement"], f"{one['step_s']:.3f}",

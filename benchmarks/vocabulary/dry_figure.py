@@ -14,7 +14,7 @@ STYLES = {"1f1b": ("#555555", "diamond", ""), "redistribution": ("#E69F00", "tri
           "v_half + algorithm_2": ("#009E73", "circle", "")}
 ROWS = {
     "ranks idle, % of the step": lambda one: 100 * (1 - one["balanced_s"] / one["step_s"]),
-    "compute, most over least": lambda one: one["compute_spread"],
+    "compute, largest / smallest": lambda one: one["compute_spread"],
     "peak of a rank by plan, GiB": lambda one: one["memory_bytes"] / 2**30,
 }
 WIDTH, HEIGHT = 390, 220                   # of a panel, with its margins
@@ -69,10 +69,10 @@ def draw(measured):
     columns = sorted({one["ranks"] for one in found})
     drawn = [placement for placement in STYLES if any(one["placement"] == placement for one in found)]
     width, height = max(2, len(columns)) * WIDTH, HEAD + len(ROWS) * HEIGHT + FOOT
-    parts = [text(width / 2, 24, "A vocabulary in a pipeline: where it is, and what that costs", 16,
+    parts = [text(width / 2, 24, "Cost of the placement of a vocabulary in a pipeline", 16,
                   more='font-weight="bold"'),
-             text(width / 2, 44, f"steps of {measured['microbatches']} microbatches carried out with naps by FLOPs; "
-                  "over the vocabulary's size, lower is better", 12, more='fill="#555"')]
+             text(width / 2, 44, f"steps of {measured['microbatches']} microbatches, emulated with sleeps in proportion to "
+                  "FLOPs; over the size of the vocabulary, lower is better", 12, more='fill="#555"')]
     for row, (unit, value_of) in enumerate(ROWS.items()):
         most = max(value_of(one) for one in found)
         for column, ranks in enumerate(columns):

@@ -6,14 +6,14 @@ growing vocabularies, on two ranks of one thread, in float32. Ours is `orthant t
 benchmarks/peers/pipeline.py: 1F1B of torch.distributed.pipelining over Gloo, in eager mode or with torch.compile,
 whichever is faster for the vocabulary.
 
-"of balanced": the time of a perfectly balanced step, divided by that of this step. The balanced step is our plain
-1F1B's step of the same turn, if both ranks computed the mean of their computing times and never waited. Its time is the
-sum of all Actions' times in the last step (timeline.json) divided by the ranks, plus the time of the step outside the
-pipeline (optimizer, norm). "of the gain": the time that a step saves compared with plain 1F1B's, divided by the time
-that the balanced step saves. Our tokens are bytes, so all of them are in the first rank's rows; this affects only the
-lookup and the addition of rows, N x 256 numbers. Programs take turns. The result of a run is the median over its steps
-without the first two; the table has the median over the runs. There are three peaks: the tensors of the largest rank,
-counted by the allocator; the planned tensors of each rank; and the largest process.
+"fraction of balanced": the time of a perfectly balanced step, divided by that of this step. The balanced step is our
+plain 1F1B's step of the same turn, if both ranks computed the mean of their computing times and never waited. Its time
+is the sum of all Actions' times in the last step (timeline.json) divided by the ranks, plus the time of the step
+outside the pipeline (optimizer, norm). "fraction of the gain": the time that a step saves compared with plain 1F1B's,
+divided by the time that the balanced step saves. Our tokens are bytes, so all of them are in the first rank's rows;
+this affects only the lookup and the addition of rows, N x 256 numbers. Programs take turns. The result of a run is the
+median over its steps without the first two; the table has the median over the runs. There are three peaks: the tensors
+of the largest rank, counted by the allocator; the planned tensors of each rank; and the largest process.
 
   python3 benchmarks/vocabulary/peers.py [--quick] [--vocabularies 8192,...] [--cases 1f1b,...] [--repeats 3]
                                          [--json FILE]
@@ -51,10 +51,11 @@ def arguments():
     p.add_argument("--vocabularies", default="1024" if quick else "8192,32768,65536,131072,262144")
     p.add_argument("--cases", type=names_of(CASES), default=",".join(CASES))
     p.add_argument("--microbatches", type=int, default=8)
-    p.add_argument("--sequences", type=int, default=2, help="of a microbatch")
+    p.add_argument("--sequences", type=int, default=2, help="number of sequences per microbatch")
     p.add_argument("--seq-len", type=int, default=64 if quick else 256)
-    p.add_argument("--steps", type=int, default=2 if quick else 5, help="of a run that count")
-    p.add_argument("--quick", action="store_true", help="does it work? few small steps, eager, one vocabulary")
+    p.add_argument("--steps", type=int, default=2 if quick else 5, help="number of measured steps per run")
+    p.add_argument("--quick", action="store_true",
+                   help="smoke test with few small steps, eager mode and one vocabulary")
     a = p.parse_args()
     find_programs(a)
     return a
@@ -100,7 +101,8 @@ def mib(size):
 
 
 def print_table(found):
-    print_head(["vocabulary", "placement", "step, s", "plain 1F1B / it", "PyTorch / it", "of balanced", "of the gain",
+    print_head(["vocabulary", "placement", "step, s", "plain 1F1B / this", "PyTorch / this", "fraction of balanced",
+                "fraction of the gain",
                 "peak, MiB", "by plan, each rank", "process"])
     for vocabulary, cases in found.items():
         for case, runs in cases.items():

@@ -33,11 +33,11 @@ def arguments():
     quick = "--quick" in sys.argv
     add_orthant_argument(p)
     p.add_argument("--steps", type=int, default=3 if quick else 60)
-    p.add_argument("--rows", type=int, default=10, help="of the table; all steps are judged")
+    p.add_argument("--rows", type=int, default=10, help="number of rows of the table; all steps are compared")
     p.add_argument("--schedule", default="1f1b")
     p.add_argument("--dtype", default="float64")
     p.add_argument("--layout-only", action="append", default=[], metavar="KEY=VALUE")
-    p.add_argument("--quick", action="store_true", help="does it work? three steps")
+    p.add_argument("--quick", action="store_true", help="smoke test with three steps")
     return p.parse_args()
 
 
@@ -73,7 +73,7 @@ def main():
     if len(one) != a.steps or len(four) != a.steps:
         sys.exit(f"{len(one)} and {len(four)} steps instead of {a.steps}")
     if a.dtype == "float64" and any(error > bound for error, bound in zip(errors, bounds)):
-        sys.exit("a loss is further off than its bound")
+        sys.exit("a loss differs by more than its bound")
 
 
 if __name__ == "__main__":

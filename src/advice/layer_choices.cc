@@ -26,7 +26,6 @@ struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
     master = master_bytes(plan.config);
-    states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
     recompute = plan.config.activation_checkpoint.mode == "full";
     for (const auto& parameter : plan.parameters) {
       if (parameter.layer == 0) parameters += parameter.size();
@@ -41,7 +40,8 @@ struct Layer {
   }
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
-  int64_t optimizer() const { return parameters * (1 + states) * master; }  // master weights and optimizer state
+  // Returns the bytes of master weights and optimizer state.
+  int64_t optimizer() const { return parameters * (master + state_bytes(plan.config.optimizer, master)); }
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
   // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
@@ -49,6 +49,7 @@ struct Layer {
     if (recompute) return stream;
     return block_bytes(column_operations(block_operations(a), {}, 0), {.stream = stream,
                                                                        .row = row,
+                                                                       .number = tokens * master,
                                                                        .statistic = tokens * master,
                                                                        .attention = attention.saved_bytes});
   }
@@ -65,7 +66,6 @@ struct Layer {
   int ranks, element = 4, master = 4;
   bool recompute = false;  // forward keeps only its input, and runs again in backward
   int64_t parameters = 0;  // elements
-  int64_t states = 0;      // state tensors of a parameter
   int64_t step_row = 0;    // elements of the residual stream for the global batch
 };
 

@@ -65,7 +65,7 @@ void add_schedule(Json& out, const Plan& plan) {
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", max_rank_bubble(plan.timeline)},
                      {"busy", plan.timeline.busy_s},
-                     {"peak_live_passes", plan.timeline.peak_live}};
+                     {"peak_live_passes", plan.timeline.peak_in_flight}};
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
     out["schedule_choices"].push_back({{"schedule", choice.name},

@@ -106,7 +106,7 @@ std::string explain_ranks(const Plan& plan) {
         memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
     }
     rows.push_back({fmt::format("{}", at), times(plan.timeline.busy_s[at]),
-                    fmt::format("{}", plan.timeline.peak_live[at]), format_bytes(static_cast<double>(memory))});
+                    fmt::format("{}", plan.timeline.peak_in_flight[at]), format_bytes(static_cast<double>(memory))});
   }
   return text_table(rows);
 }

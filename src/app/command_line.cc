@@ -15,7 +15,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string overview() {
-  std::string text = "Orthant trains transformers over many devices.\n\nusage: orthant COMMAND ...\n\n";
+  std::string text = "Orthant trains transformers across many devices.\n\nusage: orthant COMMAND ...\n\n";
   for (const CommandEntry& entry : commands()) text += fmt::format("  {:<10}{}\n", entry.name, entry.summary);
   return text +
          "\nexample: orthant train examples/jargon.toml\n"
@@ -99,10 +99,10 @@ std::string glob_hint(const Words& overrides, const Words& others) {
   for (size_t i = 0; i + 1 < overrides.size(); ++i) {
     if (overrides[i] != "--data.path" && overrides[i] != "--data.validation") continue;
     const fs::path value = overrides[i + 1];
-    const auto alike = [&](const fs::path& other) {
+    const auto is_match = [&](const fs::path& other) {
       return other.extension() == value.extension() && other.parent_path() == value.parent_path();
     };
-    if (std::ranges::none_of(others, alike)) continue;
+    if (std::ranges::none_of(others, is_match)) continue;
     const std::string pattern = value.parent_path() / ("*" + value.extension().string());
     return fmt::format("; the shell expanded a glob to several names: put it in quotes, {} '{}'", overrides[i],
                        pattern);

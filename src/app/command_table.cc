@@ -50,8 +50,8 @@ void define_run_file(CLI::App& app, RunFileArguments& arguments) {
 void define_train(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<TrainArguments>();
   define_run_file(app, arguments);
-  app.add_flag("--resume", arguments.resume, "go on from the newest checkpoint of the run folder");
-  app.add_flag("--dry-run", arguments.dry_run, "plan and print the banner; train nothing");
+  app.add_flag("--resume", arguments.resume, "resume from the newest checkpoint of the run folder");
+  app.add_flag("--dry-run", arguments.dry_run, "print the banner and the plan without training");
 }
 
 void define_plan(CLI::App& app, Command& command) {
@@ -62,21 +62,20 @@ void define_plan(CLI::App& app, Command& command) {
   // Rates outside this range would give times that are not finite.
   const auto rate = number([](double value) { return value >= 1e-9 && value <= 1e15; }, "from 1e-9 to 1e15");
   auto* inner = app.add_option("--inner-gbit", arguments.inner_gbit,
-                               "Gbit/s from a rank to others of its host: adds times to the layouts")
+                               "rate of a rank to others of its host, in Gbit/s; the plan then shows times")
                     ->type_name("G")
                     ->check(rate);
-  auto* outer =
-      app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
-          ->type_name("G")
-          ->check(rate)
-          ->needs(inner);
+  auto* outer = app.add_option("--outer-gbit", arguments.outer_gbit,
+                               "rate of a host to other hosts, in Gbit/s, for all its ranks together")
+                    ->type_name("G")
+                    ->check(rate)
+                    ->needs(inner);
   inner->needs(outer);
-  app.add_option("--ranks-per-host", arguments.ranks_per_host, "consecutive ranks on one host; default all")
+  app.add_option("--ranks-per-host", arguments.ranks_per_host, "number of consecutive ranks on one host; default: all")
       ->type_name("N")
       ->check(whole_number(1, INT32_MAX))
       ->needs(inner);
-  app.add_option("--gflops", arguments.gflops,
-                 "10^9 operations/s of a rank in attention; default: computing takes no time")
+  app.add_option("--gflops", arguments.gflops, "speed of a rank in attention, in 10^9 operations/s; default: unlimited")
       ->type_name("G")
       ->check(rate)
       ->needs(inner);
@@ -85,7 +84,7 @@ void define_plan(CLI::App& app, Command& command) {
 void define_verify(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<VerifyArguments>();
   define_run_file(app, arguments);
-  app.add_option("--steps", arguments.steps, "optimizer steps to compare; default 3")
+  app.add_option("--steps", arguments.steps, "number of optimizer steps to compare; default 3")
       ->type_name("N")
       ->check(whole_number(1));
   app.add_flag("--json", arguments.json, "print one JSON object");
@@ -104,18 +103,21 @@ void define_generate(CLI::App& app, Command& command) {
       ->required()
       ->type_name("")
       ->check(named("runs/jargon"));
-  app.add_option("--prompt", arguments.prompt, "text to go on from; default: the start of a document")
-      ->type_name("TEXT");
-  app.add_option("--max-new-tokens", arguments.max_new_tokens, "tokens to make; default 200")
+  app.add_option("--prompt", arguments.prompt, "text to continue; default: the start of a document")->type_name("TEXT");
+  app.add_option("--max-new-tokens", arguments.max_new_tokens, "number of tokens to generate; default 200")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("--temperature", arguments.temperature, "0: always the likeliest token; default 0.8")
+  app.add_option("--temperature", arguments.temperature,
+                 "sampling temperature; 0 = always the most likely token; default 0.8")
       ->type_name("T")
       ->check(number([](double t) { return t >= 0; }, "at least 0"));
-  app.add_option("--top-p", arguments.top_p, "draw from the likeliest tokens that make up this share; default 0.95")
+  app.add_option("--top-p", arguments.top_p,
+                 "sample from the most likely tokens with this total probability; default 0.95")
       ->type_name("P")
       ->check(number([](double p) { return p > 0 && p <= 1; }, "above 0 and at most 1"));
-  app.add_option("--seed", arguments.seed, "of the draws; default 1234")->type_name("S")->check(whole_number(0));
+  app.add_option("--seed", arguments.seed, "random seed of the sampling; default 1234")
+      ->type_name("S")
+      ->check(whole_number(0));
 }
 
 void define_report(CLI::App& app, Command& command) {
@@ -137,14 +139,14 @@ const std::vector<CommandEntry>& commands() {
   static const std::vector<CommandEntry> entries = {
       {"train",
        "RUN_FILE [OPTIONS] [SETTINGS]",
-       "train on text, over the ranks of the run file",
+       "train a model on text, on the ranks that the run file sets",
        {"orthant train examples/jargon.toml", "orthant train run.toml --training.steps 20 run.ranks=2",
         "torchrun --no-python --nproc-per-node 2 orthant train run.toml --resume"},
        true,
        define_train},
       {"plan",
        "RUN_FILE [OPTIONS] [SETTINGS]",
-       "show who will hold and do what: bytes, memory, schedule",
+       "show the plan of a run: layouts, bytes, memory, schedule",
        {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64",
         "orthant plan run.toml --svg schedule.svg",
         "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
@@ -158,13 +160,13 @@ const std::vector<CommandEntry>& commands() {
        define_verify},
       {"tokenize",
        "INPUT... --output PREFIX [OPTIONS]",
-       "turn text into PREFIX.bin and PREFIX.idx",
+       "convert text to PREFIX.bin and PREFIX.idx",
        {"orthant tokenize 'books/*.txt' --output books", "orthant tokenize a.txt --output a --tokenizer train:8000"},
        false,
        define_tokenize},
       {"generate",
        "DIRECTORY [OPTIONS]",
-       "make text with a trained model",
+       "generate text with a trained model",
        {"orthant generate runs/jargon --prompt 'A hacker is'", "orthant generate runs/jargon --temperature 0"},
        false,
        define_generate},
@@ -174,7 +176,7 @@ const std::vector<CommandEntry>& commands() {
        {"orthant report runs/jargon"},
        false,
        define_report},
-      {"doctor", "[--json]", "tell what this machine has and lacks", {"orthant doctor"}, false, define_doctor},
+      {"doctor", "[--json]", "check what this machine provides for training", {"orthant doctor"}, false, define_doctor},
   };
   return entries;
 }

@@ -66,8 +66,8 @@ Finding check_cpu() {
   std::istringstream limit(read_all("/sys/fs/cgroup/cpu.max"));
   double quota = 0, period = 0;
   if (limit >> quota >> period && period > 0 && quota / period < cores) {
-    finding.found += fmt::format(", limited to the time of {:.1f}", quota / period);
-    finding.advice = "ranks x threads beyond that limit slow each other down; set run.ranks and run.threads_per_rank";
+    finding.found += fmt::format(", limited to the CPU time of {:.1f}", quota / period);
+    finding.advice = "more ranks x threads than this limit make steps slower; set run.ranks and run.threads_per_rank";
   }
   return finding;
 }
@@ -80,7 +80,7 @@ Finding check_instructions() {
   }
   const bool fast_bf16 = flags.find("_bf16 ") != std::string::npos;
   return {"instructions", present.empty() ? "no AVX2" : join(present, ", "),
-          fast_bf16 ? "" : "no bfloat16 arithmetic here: training.dtype = \"float32\" is the faster choice"};
+          fast_bf16 ? "" : "this CPU has no bfloat16 instructions, so training.dtype = \"float32\" is faster"};
 }
 
 Finding check_memory() {
@@ -95,7 +95,8 @@ Finding check_memory() {
     finding.found += fmt::format(", this container may use {} and uses {}", format_bytes(limit), format_bytes(used));
     available = std::min(available, limit - used);
   }
-  if (available < 2 * kGib) finding.advice = "little room for ranks; orthant plan run.toml shows what a run needs";
+  if (available < 2 * kGib)
+    finding.advice = "less than 2 GiB is available; orthant plan run.toml shows what a run needs";
   return finding;
 }
 
@@ -121,8 +122,8 @@ Finding check_threads() {
 Finding check_allocator() {
   if (dlsym(RTLD_DEFAULT, "mi_malloc") != nullptr) return {"allocator", "mimalloc", ""};
   if (dlsym(RTLD_DEFAULT, "tc_malloc") != nullptr) return {"allocator", "tcmalloc", ""};
-  return {"allocator", "the system's",
-          "large blocks go back to the kernel after each use; build with mimalloc (libmimalloc-dev)"};
+  return {"allocator", "system",
+          "it returns large blocks to the kernel after each use; build with mimalloc (libmimalloc-dev)"};
 }
 
 Finding check_launcher() {
@@ -131,7 +132,7 @@ Finding check_launcher() {
     if (!launch) return {"launcher", "none; orthant train starts its own ranks", ""};
     return {"launcher", fmt::format("{}, rank {} of {}", launch->launcher, launch->rank, launch->world_size), ""};
   } catch (const ConfigError& error) {
-    return {"launcher", "half of one", error.what()};
+    return {"launcher", "incomplete", error.what()};
   }
 }
 
@@ -144,13 +145,13 @@ Finding check_loopback() {
                      ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
                      ::listen(descriptor, 1) == 0;
   if (descriptor >= 0) ::close(descriptor);
-  return {"loopback", works ? "ranks of this machine can meet over 127.0.0.1" : "cannot listen on 127.0.0.1",
-          works ? "" : "local ranks meet there; allow sockets in this container or sandbox"};
+  return {"loopback", works ? "ranks of this machine can connect over 127.0.0.1" : "cannot listen on 127.0.0.1",
+          works ? "" : "local ranks connect over it; allow sockets in this container or sandbox"};
 }
 
 Finding check_space(const std::string& name, const std::string& path, double least_bytes, const std::string& advice) {
   struct statvfs space {};
-  if (::statvfs(path.c_str(), &space) != 0) return {name, "not there", advice};
+  if (::statvfs(path.c_str(), &space) != 0) return {name, "missing", advice};
   const double unit = static_cast<double>(space.f_frsize);
   const double free = static_cast<double>(space.f_bavail) * unit;
   return {name,
@@ -167,12 +168,13 @@ Finding check_shared_memory() {
 // Checks the transports of UCX: shared memory within a machine, a network between machines.
 Finding check_ucx() {
   const UcxReport ucx = examine_ucx();
-  if (!ucx.problem.empty()) return {"ucx", "none, ranks talk over Gloo", ucx.problem};
+  if (!ucx.problem.empty()) return {"ucx", "not available, so ranks use Gloo", ucx.problem};
   const auto has = [&](const char* name) {
     return std::find(ucx.transports.begin(), ucx.transports.end(), name) != ucx.transports.end();
   };
   std::vector<std::string> lacks;
-  if (!has("posix") && !has("sysv")) lacks.push_back("no shared memory: ranks of one machine talk over the network");
+  if (!has("posix") && !has("sysv"))
+    lacks.push_back("no shared memory: ranks of one machine communicate over the network");
   if (!has("cma"))
     lacks.push_back("no cma: large messages within a machine are copied twice; in Docker: --cap-add=SYS_PTRACE");
   if (!has("tcp")) lacks.push_back("no tcp: several machines need InfiniBand");
@@ -222,9 +224,10 @@ std::vector<Finding> examine(const MachineSpeed& speed) {
       check_shared_memory(),
       check_ucx(),
       check_program("sentencepiece", {"spm_train", "spm_encode"},
-                    "data.tokenizer = \"byte\" works without; for others: apt-get install sentencepiece"),
-      check_space("disk", ".", 2 * kGib,
-                  "a checkpoint holds 12 bytes or more per parameter; point job.dump_folder to a larger disk"),
+                    "only data.tokenizer = \"byte\" works without it; for others: apt-get install sentencepiece"),
+      check_space(
+          "disk", ".", 2 * kGib,
+          "a checkpoint takes at least 12 bytes per parameter; set job.dump_folder to a folder on a larger disk"),
   };
 }
 
@@ -265,7 +268,7 @@ int doctor(const DoctorArguments& arguments) {
     fmt::print("{:<8} {:<14} {}\n", ok ? "ok" : "warning", finding.name, finding.found);
     if (!ok) fmt::print("{:<24}{}\n", "", "-> " + finding.advice);
   }
-  fmt::print("{}\n", warnings == 0 ? "all is well" : fmt::format("warnings: {}", warnings));
+  fmt::print("{}\n", warnings == 0 ? "no problems found" : fmt::format("warnings: {}", warnings));
   return kDone;
 }
 

@@ -4,6 +4,8 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_directory.h"
+#include "model/attention_cache.h"
+#include "model/transformer.h"
 #include "report/progress.h"
 #include "runtime/sample.h"
 #include "runtime/snapshot.h"
@@ -70,36 +72,37 @@ int generate(const GenerateArguments& arguments) {
   const HfConfig config = read_hf_config(directory);
   if (!config.model.causal()) {
     throw ConfigError(
-        fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
-                    "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
+        fmt::format("{} holds a model trained with model.objective = \"masked\": it predicts masked "
+                    "tokens from both sides and cannot continue a text; name a model trained with \"causal\"",
                     directory));
   }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.model.vocab_size) {
-    throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),
-                                config.model.vocab_size));
+    throw DataError(fmt::format("{}: the tokenizer has {} tokens, but the model has {}", directory,
+                                tokenizer->vocab_size(), config.model.vocab_size));
   }
   const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
   load_weights(directory, architecture, weights);
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     if (!at::isfinite(weights.master(i)).all().item<bool>()) {
-      throw DataError(fmt::format("{}: {} holds values that are not finite; take an earlier checkpoint", directory,
+      throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint", directory,
                                   weights.parameters()[i].name));
     }
   }
-  const Transformer model(architecture, weights, fused_primitives(), {});
-  Decoder decoder(model);
+  const auto core = std::make_shared<AttentionCore>(cached_attention());
+  const Transformer model(architecture, weights, fused_primitives(core), {});
+  const int64_t positions = architecture.max_position_embeddings;
   TextStream shown;
   const GeneratedText made =
-      generate_text([&](std::span<const int64_t> tokens) { return decoder.advance(tokens); },
-                    architecture.max_position_embeddings, *tokenizer, arguments.prompt, arguments.max_new_tokens,
+      generate_text(advance_text(positions, [&](const Microbatch& batch) { return model.logits(batch); }), positions,
+                    *tokenizer, arguments.prompt, arguments.max_new_tokens,
                     {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)},
                     [&](const std::string& text) { shown.show(arguments.prompt + text); });
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
-    fmt::print(stderr, "note: the text ends where the model's positions do, max_position_embeddings = {}\n",
-               config.max_position_embeddings);
+    fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
+               positions);
   }
   return kDone;
 }

@@ -105,9 +105,10 @@ std::string neighbours_advice(const MachineSpeed& speed) {
   const double cores = speed.threads;
   std::string who;
   if (speed.stolen_cores > kMuch * cores) {
-    who = fmt::format("other virtual machines take the time of {:.1f} of {}: ask for dedicated cores, or expect steps "
-                      "that are longer than planned",
-                      speed.stolen_cores, counted(speed.threads, "core"));
+    who = fmt::format(
+        "other virtual machines use {:.1f} of {}: ask for dedicated cores, or expect steps "
+        "that are longer than planned",
+        speed.stolen_cores, counted(speed.threads, "core"));
   } else if (speed.others_cores > kMuch * cores) {
     who = fmt::format("other programs keep {:.1f} of {} busy: stop them (top lists them), or set run.ranks and "
                       "run.threads_per_rank so that ranks x threads fit the rest",

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -35,10 +36,21 @@ double pause_s() {
   return fastest_s;
 }
 
+// Whether libgomp accepts the value of GOMP_SPINCOUNT: a number with an optional unit, or "infinite". It ignores any
+// other value and then spins for its default time.
+bool is_spin_count(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string unit = text.substr(digits);
+  if (digits == 0) return unit == "infinite" || unit == "infinity";
+  return unit.empty() || unit == "k" || unit == "m" || unit == "g" || unit == "t";
+}
+
 }  // namespace
 
 void limit_openmp_spinning(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  const char* const count = std::getenv("GOMP_SPINCOUNT");
+  if ((count != nullptr && is_spin_count(count)) || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   constexpr int64_t kDefaultTurns = 300'000;  // libgomp's own limit, in turns of its waiting loop
   const int64_t turns = std::min(kDefaultTurns, static_cast<int64_t>(kSpin_s / std::max(pause_s(), 1e-10)));
   setenv("GOMP_SPINCOUNT", std::to_string(turns).c_str(), 1);

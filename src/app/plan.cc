@@ -38,8 +38,9 @@ int plan(const PlanArguments& arguments) {
   const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
   if (facts.links.known() && layer_choices(the_plan).empty()) {
-    fmt::print(stderr, "warning: --inner-gbit and --outer-gbit change nothing here: how long a layer takes is told of "
-                       "sequences and data over ranks, not of tensor meshes and pipelines\n");
+    fmt::print(stderr,
+               "warning: --inner-gbit and --outer-gbit have no effect here: times of a layer are estimated for "
+               "sequence and data parallelism only, not for tensor meshes and pipelines\n");
   }
   // Too little memory is only a warning here, because the plan may be for other machines.
   const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
@@ -53,7 +54,7 @@ int plan(const PlanArguments& arguments) {
     if (!out.flush()) {
       throw DataError(fmt::format("--svg {}: cannot be written: {}", arguments.svg, std::strerror(errno)));
     }
-    if (!arguments.json) fmt::print("\nschedule drawn in {}\n", arguments.svg);
+    if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
   }
   return kDone;
 }

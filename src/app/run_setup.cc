@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/retention.h"
 #include "comm/group.h"
 #include "comm/transport.h"
 #include "config/hf_config.h"
@@ -37,25 +38,38 @@ bool is_given(const Config& config, const std::string& key) {
 // Takes the model's sizes from a Hugging Face directory. Keys given in the run file or on the command line must have
 // the same values; a head_dim or vocab_size of 0 counts as not given.
 void load_model_sizes(Config& config, const std::string& directory) {
-  Config theirs;
-  static_cast<Architecture&>(theirs.model) = read_hf_config(directory).model;
+  Config from_model;
+  static_cast<Architecture&>(from_model.model) = read_hf_config(directory).model;
   const Config defaults;
   for (const Key* key : model_keys()) {
     if (key->hugging_face.spelling.empty()) continue;
-    const std::string name = key->full_name(), value = value_text(*key, theirs), before = value_text(*key, config);
+    const std::string name = key->full_name(), value = value_text(*key, from_model), before = value_text(*key, config);
     // A masked model must stay masked; a causal model may continue as either. A window or cap may be added.
     if (key->hugging_face.only_if_set && value == value_text(*key, defaults)) continue;
     const bool derived = (key->name == "head_dim" || key->name == "vocab_size") && before == "0";
-    const std::string ours = config.locate(name);
+    const std::string given = config.locate(name);
     const bool contradicts = is_given(config, name) && !derived && value != before;
-    copy_value(*key, theirs, config);
+    copy_value(*key, from_model, config);
     config.origins[name] = directory + "/config.json";
     if (!contradicts) continue;
-    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(name)));
+    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", given, config.locate(name)));
   }
 }
 
 std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }
+
+// How to resume the run in `folder` if it stopped before its last step; empty otherwise, or if that is unknown.
+std::string resume_hint(const std::string& folder) {
+  const std::vector<int64_t> saved = list_steps(folder + "/checkpoints");
+  try {
+    const int64_t steps = load_config(folder + "/config.toml", {}).training.steps;
+    if (saved.empty() || saved.back() >= steps) return "";
+    return fmt::format("; its last checkpoint is of step {} of {}: to resume it, add --resume --job.dump_folder {}",
+                       saved.back(), steps, folder);
+  } catch (const Error&) {
+    return "";
+  }
+}
 
 }  // namespace
 
@@ -88,10 +102,10 @@ std::function<void(int64_t, int64_t)> make_progress_callback(const std::string& 
 TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   TrainingData data = open_training_data(config, progress);
   if (config.validation.freq > 0 && !data.held_out) {
-    throw ConfigError(
-        fmt::format("{} holds nothing out: {} is a single document; give it more lines or documents, name files in "
-                    "data.validation, or set data.validation = 0 and validation.freq = 0",
-                    config.locate("data.validation"), join(config.data.path, ", ")));
+    throw ConfigError(fmt::format(
+        "{} cannot hold a document out: {} is a single document; give it more lines or documents, name files in "
+        "data.validation, or set data.validation = 0 and validation.freq = 0",
+        config.locate("data.validation"), join(config.data.path, ", ")));
   }
   return data;
 }
@@ -133,9 +147,10 @@ std::string checkpoint_to_resume(const Config& config) {
   const fs::path link = fs::path(checkpoints_of(config)) / "latest";
   std::error_code ignored;
   if (fs::is_directory(fs::symlink_status(link, ignored))) {
-    throw DataError(fmt::format("{}: is a directory; the first save would have to make it a link to the newest "
-                                "checkpoint: rename it, or move it away",
-                                link.string()));
+    throw DataError(
+        fmt::format("{} is a directory, but it must be a link to the newest checkpoint; rename it, "
+                    "or move it away",
+                    link.string()));
   }
   const auto found = find_latest(checkpoints_of(config));
   if (!found) {
@@ -157,7 +172,7 @@ void archive_earlier_run(const Config& config) {
   for (const char* name : kWritten) {
     if (fs::exists(fs::symlink_status(folder / name))) fs::rename(folder / name, aside / name);
   }
-  std::fprintf(stderr, "an earlier run's files are now in %s\n", aside.c_str());
+  std::fprintf(stderr, "the files of an earlier run were moved to %s%s\n", aside.c_str(), resume_hint(aside).c_str());
 }
 
 std::string advice_after_failure(const Config& config, const std::string& resume_command) {
@@ -168,7 +183,7 @@ std::string advice_after_failure(const Config& config, const std::string& resume
     return error.what();
   }
   if (!latest) return "There is no checkpoint yet: start the run again.";
-  return fmt::format("Go on from {} with:\n  {}", *latest, resume_command);
+  return fmt::format("Resume from {} with:\n  {}", *latest, resume_command);
 }
 
 }  // namespace orthant

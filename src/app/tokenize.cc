@@ -27,7 +27,7 @@ class ScratchFolder {
     path_ = fmt::format("{}{}", name, ::getpid());
     std::error_code error;
     fs::create_directories(path_, error);
-    if (error) throw DataError(fmt::format("{}: cannot be made: {}", path_, error.message()));
+    if (error) throw DataError(fmt::format("{}: cannot be created: {}", path_, error.message()));
   }
   ~ScratchFolder() {
     std::error_code ignored;
@@ -56,17 +56,18 @@ std::string dataset_prefix(const std::string& output) {
 std::string describe_documents(const TokenizedText& text, size_t files) {
   const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
   if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
-  std::string whole = text.files_with_separators == 0
-                          ? "each file is one document, because no line holds only <|endoftext|>"
-                          : fmt::format("{}; every file without such a line is one document ({})", separator,
-                                        counted(static_cast<int64_t>(files) - text.files_with_separators, "file"));
+  std::string description =
+      text.files_with_separators == 0
+          ? "each file is one document, because no line holds only <|endoftext|>"
+          : fmt::format("{}; every file without such a line is one document ({})", separator,
+                        counted(static_cast<int64_t>(files) - text.files_with_separators, "file"));
   if (text.pieces > text.documents) {
-    whole += fmt::format(
-        "; long documents are stored in pieces of about {}, cut at blank lines or else at line ends "
+    description += fmt::format(
+        "; long documents are stored in pieces of about {}, split at blank lines or else at line ends "
         "({} in all)",
         format_bytes(static_cast<double>(text.piece_bytes)), counted(text.pieces, "piece"));
   }
-  return whole;
+  return description;
 }
 
 }  // namespace

@@ -57,17 +57,17 @@ void write_run_folder(const Plan& plan) {
 
 // A text that must be equal on all ranks in addition to the run file, because the schedule may come from a separate
 // file.
-std::string planned(const Plan& plan) {
+std::string schedule_line(const Plan& plan) {
   return fmt::format("parallelism.pipeline_parallel_schedule = \"{}\", whose Actions have the checksum {:016x}",
                      plan.config.parallelism.pipeline_parallel_schedule, xxh3(to_csv(plan.schedule)));
 }
 
 // True after all ranks have met. Before that, a rank that received a stop signal ends at once, because the others
 // received it too and do not wait for it.
-std::atomic<bool> g_all_here = false;
+std::atomic<bool> g_all_connected = false;
 
 void end_if_stopped_early() {
-  if (const int signal = stop_signal(); signal != 0 && !g_all_here) end_before_first_step(signal);
+  if (const int signal = stop_signal(); signal != 0 && !g_all_connected) end_before_first_step(signal);
 }
 
 // Ends this rank of a failed run. Every rank writes the error file for torchrun; only one reports to the user. Two
@@ -186,30 +186,30 @@ void wait_for_watch_to_end(Watch& watch) {
 // Runs one rank, from the rendezvous to the last step.
 int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& rendezvous) {
   const Config& config = plan.config;
-  const CommOptions watching = comm_options(arguments, config, rendezvous.serves);
+  const CommOptions comm_options_of_rank = comm_options(arguments, config, rendezvous.serves);
   std::unique_ptr<Watch> setup;
   std::optional<Comm> comm;
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
     check_agreement(rendezvous, print_config(config), config.run.timeout_s);
-    setup = watch_setup(rendezvous, watching);
+    setup = watch_setup(rendezvous, comm_options_of_rank);
     const bool checked_by_launcher = launch.launcher == "orthant";
     if (arguments.resume && rendezvous.rank == 0 && !checked_by_launcher) validate_checkpoint_to_resume(plan);
     const TrainingData data = open_training_data_together(config, rendezvous);
     ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
     const TrainerOptions options = trainer_options(arguments, plan, launch);
-    std::unique_ptr<FolderLock> sole_writer;
+    std::unique_ptr<FolderLock> folder_lock;
     if (rendezvous.rank == 0) {
-      sole_writer = FolderLock::try_acquire(config.job.dump_folder);
-      if (!sole_writer) {
-        throw ConfigError(fmt::format("{}: another run is writing there; wait for it, or choose another folder",
+      folder_lock = FolderLock::try_acquire(config.job.dump_folder);
+      if (!folder_lock) {
+        throw ConfigError(fmt::format("{}: another run writes to this folder; wait for it, or choose another folder",
                                       config.locate("job.dump_folder")));
       }
     }
-    check_agreement(rendezvous, planned(plan), config.run.timeout_s);
+    check_agreement(rendezvous, schedule_line(plan), config.run.timeout_s);
     record_stop_signals(rendezvous.rank == 0);
-    comm.emplace(plan.mesh, rendezvous.rank, rendezvous, watching);
-    g_all_here = true;
+    comm.emplace(plan.mesh, rendezvous.rank, rendezvous, comm_options_of_rank);
+    g_all_connected = true;
     if (setup) setup->leave(true);
     Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
     if (rendezvous.rank == 0 && !arguments.resume) archive_earlier_run(config);
@@ -242,7 +242,7 @@ Rendezvous connect_or_end(const Config& config, const Launch& launch) {
 
 // Runs as a rank of a launcher. If the run file is invalid, the ranks still agree on one that reports the error.
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
-  constexpr double kMeetAfterFailure_s = 5;
+  constexpr double kConnectAfterFailure_s = 5;
   Config config;
   std::optional<Plan> plan;
   try {
@@ -251,7 +251,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
   } catch (const Error& error) {
     bool must_report = true;
     try {
-      must_report = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
+      must_report = first_to_fail(connect(launch, kConnectAfterFailure_s), error.what());
     } catch (const PeerFailed&) {
       must_report = false;
     } catch (const Error&) {  // no rendezvous: this rank must report

@@ -52,11 +52,11 @@ std::string verify_json(const VerifyReport& report, const Plan& plan) {
 
 std::string verify_text(const VerifyReport& report, const Plan& plan) {
   const auto number = [](double error) { return error > 0 ? fmt::format("{:.1e}", error) : "0"; };
-  std::vector<std::vector<std::string>> rows = {{"", "off by", "allowed", "where most"}};
+  std::vector<std::vector<std::string>> rows = {{"", "error", "bound", "largest at"}};
   const auto add = [&](const char* what, double error, double bound, const std::string& where) {
     rows.push_back({what, number(error), number(bound), where});
   };
-  const auto place = [](const Worst& worst) {
+  const auto location = [](const Worst& worst) {
     if (worst.relative_error == 0) return std::string();
     return fmt::format("{}, step {}, rank {}", worst.name, worst.step, worst.rank);
   };
@@ -64,22 +64,24 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
       fmt::format("step {} in {}: layout {:.10g}, one device {:.10g}", report.loss_step, plan.config.training.dtype,
                   report.layout_loss, report.oracle_loss));
   add("gradient norm", report.norm_error, report.loss_bound, "");
-  add("gradients", report.gradients.relative_error, report.gradients.bound, place(report.gradients));
-  add("weights", report.weights.relative_error, report.weights.bound, place(report.weights));
+  add("gradients", report.gradients.relative_error, report.gradients.bound, location(report.gradients));
+  add("weights", report.weights.relative_error, report.weights.bound, location(report.weights));
   std::string out = fmt::format("{} against one device, {}, {}\n\n{}\n", plan.mesh_text(), plan.config.training.dtype,
                                 counted(report.steps, "step"), text_table(rows));
-  out += "  off by:   |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
-         "  allowed:  what another order of additions may change; docs/numerics.md derives it\n";
+  out +=
+      "  error:    |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
+      "  bound:    the largest error that another order of additions can cause; docs/numerics.md derives it\n";
   if (report.weights.bound == 0) {
-    out += "  weights:  after an update of one device's gradients, which rounds the same way everywhere\n";
+    out += "  weights:  compared after an update with the gradients of one device, which every layout rounds alike\n";
   }
   out += "\n";
   if (report.labels == 0) {
-    return out + "nothing was compared: no token of these steps had a label; take more steps, longer documents or, "
-                 "where words are masked, a larger model.masked_share\n";
+    return out +
+           "nothing was compared: no token of these steps had a label; use more steps, longer documents or, "
+           "with the masked objective, a larger model.masked_share\n";
   }
   if (report.ok && plan.mesh.size() == 1) {
-    return out + "one rank is the oracle itself: nothing was compared; ask for a layout, such as run.ranks=2\n";
+    return out + "nothing was compared, because one rank is the oracle itself; choose a layout, such as run.ranks=2\n";
   }
   return out + (report.ok ? "ok: the layout computes what one device computes\n"
                           : "WRONG: " + report.first_difference + "\n");

@@ -30,7 +30,8 @@ void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest
     if (entry.is_directory() && !entry.is_symlink()) continue;
     if (files.contains(name)) continue;
     if (!entry.is_regular_file() || entry.is_symlink()) {
-      throw DataError(fmt::format("{}: not a regular file; a checkpoint holds no links", entry.path().string()));
+      throw DataError(
+          fmt::format("{}: not a regular file; a checkpoint must not contain links", entry.path().string()));
     }
     sync_file(entry.path());
     files.emplace(name, digest_file(entry.path()));
@@ -68,7 +69,7 @@ std::vector<std::string> tensor_files(const fs::path& directory, const Manifest&
 Manifest check_checkpoint(const fs::path& directory, bool checksums) {
   const std::string path = directory / kManifestFile;
   if (!fs::exists(path)) {
-    throw DataError(fmt::format("{}: missing; {} is not a whole checkpoint of Orthant", path, directory.string()));
+    throw DataError(fmt::format("{}: missing; {} is not a complete checkpoint of Orthant", path, directory.string()));
   }
   Manifest manifest = parse_manifest(read_file(path), path);
   check_files(directory, manifest, checksums);
@@ -123,7 +124,7 @@ std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, co
     remove_leftovers(checkpoints_dir);
     temporary = make_temporary(checkpoints_dir, step);
     write_content(temporary, step, content);
-    saved = put_in_place(checkpoints_dir, step);
+    saved = move_into_place(checkpoints_dir, step);
     point_latest(checkpoints_dir, step);
   } catch (const std::exception& error) {
     std::error_code ignored;
@@ -132,8 +133,8 @@ std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, co
     if (!refused && !dynamic_cast<const DataError*>(&error)) throw;
     const std::string reason = refused ? explain(*refused) : error.what();
     const auto latest = follow_latest(checkpoints_dir);
-    const std::string left = !saved.empty() ? fmt::format("{} is whole, but `latest` does not lead to it", saved)
-                             : latest       ? fmt::format("the last checkpoint, {}, is untouched", *latest)
+    const std::string left = !saved.empty() ? fmt::format("{} is complete, but `latest` does not point to it", saved)
+                             : latest       ? fmt::format("the last checkpoint, {}, is unchanged", *latest)
                                             : "no earlier checkpoint exists";
     throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, reason, left));
   }
@@ -155,26 +156,27 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
     throw;
   } catch (const DataError& damage) {
     std::string failures;
-    const auto whole = newest_complete(path.parent_path(), path, failures);
-    throw DataError(
-        fmt::format("{}; {}", damage.what(),
-                    whole ? fmt::format("the newest whole checkpoint beside it is {}: to go on from there, move "
-                                        "{} away and resume again",
-                                        *whole, path.string())
-                          : "there is no whole checkpoint beside it"));
+    const auto complete = newest_complete(path.parent_path(), path, failures);
+    throw DataError(fmt::format(
+        "{}; {}", damage.what(),
+        complete ? fmt::format("the newest complete checkpoint in its folder is {}: to resume from it, move "
+                               "{} away and resume again",
+                               *complete, path.string())
+                 : "its folder has no other complete checkpoint"));
   }
 }
 
 std::optional<std::string> find_latest(const std::string& checkpoints_dir) {
   if (const auto latest = follow_latest(checkpoints_dir)) return latest;
   std::string failures;
-  const auto whole = explained([&] { return newest_complete(checkpoints_dir, {}, failures); });
-  if (!whole && !failures.empty()) {
-    throw DataError(fmt::format("{}: no checkpoint here is whole and of this version:{}\n  to start anew, move the "
-                                "directory away",
-                                checkpoints_dir, failures));
+  const auto complete = explained([&] { return newest_complete(checkpoints_dir, {}, failures); });
+  if (!complete && !failures.empty()) {
+    throw DataError(
+        fmt::format("{}: no checkpoint in this folder is complete and of this version:{}\n  to start from "
+                    "the first step, move the folder away",
+                    checkpoints_dir, failures));
   }
-  return whole;
+  return complete;
 }
 
 }  // namespace orthant

@@ -78,18 +78,19 @@ std::string file_inside(const fs::path& directory, const std::string& name, cons
   const fs::path relative(name);
   const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
   if (name.empty() || name.find('\0') != std::string::npos || relative.is_absolute() || climbs) {
-    throw DataError(fmt::format("{}: {} leads out of the directory; expected the name of a file beside the index",
-                                index, printable(name)));
+    throw DataError(fmt::format("{}: {} is outside the directory; expected a file in the directory of the index", index,
+                                printable(name)));
   }
   const fs::path path = directory / relative;
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   if (error)
     throw DataError(fmt::format("{}: missing, although {} names it ({})", path.string(), index, error.message()));
-  const fs::path home = fs::canonical(directory);
-  const bool inside = std::mismatch(home.begin(), home.end(), real.begin(), real.end()).first == home.end();
-  if (!inside && real.parent_path() != home.parent_path().parent_path() / "blobs") {
-    throw DataError(fmt::format("{}: a link that leads out of the directory, to {}", path.string(), real.string()));
+  const fs::path real_directory = fs::canonical(directory);
+  const bool inside = std::mismatch(real_directory.begin(), real_directory.end(), real.begin(), real.end()).first ==
+                      real_directory.end();
+  if (!inside && real.parent_path() != real_directory.parent_path().parent_path() / "blobs") {
+    throw DataError(fmt::format("{}: this link points out of the directory, to {}", path.string(), real.string()));
   }
   return path;
 }
@@ -114,7 +115,8 @@ TensorSet open_shards(const fs::path& directory) {
     const std::set<std::string>& names = names_of.at(file.path());
     for (const std::string& name : names) {
       if (!file.contains(name)) {
-        throw DataError(fmt::format("{}: no tensor {}, although {} says so", file.path(), printable(name), index_path));
+        throw DataError(
+            fmt::format("{}: tensor {} is missing, although {} lists it", file.path(), printable(name), index_path));
       }
     }
     for (const TensorInfo& tensor : file.tensors()) {
@@ -160,26 +162,27 @@ TensorSet open_hf_weights(const std::string& directory) {
     return TensorSet{single};
   }
   if (fs::exists(path / kIndexFile)) return open_shards(path);
-  throw DataError(fmt::format("{}: no weights here; expected {} or {}", directory, kSingleFile, kIndexFile));
+  throw DataError(
+      fmt::format("{}: this directory has no weights; expected {} or {}", directory, kSingleFile, kIndexFile));
 }
 
-TensorDifferences compare_tensors(const TensorSet& have, std::span<const WantedTensor> want,
+TensorDifferences compare_tensors(const TensorSet& found, std::span<const ExpectedTensor> expected,
                                   std::span<const std::string> optional) {
   TensorDifferences differences;
   std::set<std::string_view> known(optional.begin(), optional.end());
-  for (const WantedTensor& wanted : want) {
-    known.insert(wanted.name);
-    if (!have.contains(wanted.name)) {
-      differences.missing.push_back(wanted.name);
+  for (const ExpectedTensor& tensor_spec : expected) {
+    known.insert(tensor_spec.name);
+    if (!found.contains(tensor_spec.name)) {
+      differences.missing.push_back(tensor_spec.name);
       continue;
     }
-    const TensorBytes tensor = have.tensor(wanted.name);
-    if (tensor.shape == wanted.shape) continue;
-    differences.clashes.push_back(fmt::format("{}: have {}, want {}{}", wanted.name, shape_text(tensor.shape),
-                                              shape_text(wanted.shape),
-                                              wanted.reason.empty() ? "" : " because " + wanted.reason));
+    const TensorBytes tensor = found.tensor(tensor_spec.name);
+    if (tensor.shape == tensor_spec.shape) continue;
+    differences.clashes.push_back(fmt::format("{}: shape {}, expected {}{}", tensor_spec.name, shape_text(tensor.shape),
+                                              shape_text(tensor_spec.shape),
+                                              tensor_spec.reason.empty() ? "" : " because " + tensor_spec.reason));
   }
-  for (const std::string& name : have.names()) {
+  for (const std::string& name : found.names()) {
     if (!known.contains(name) && !name.ends_with(".rotary_emb.inv_freq")) differences.unexpected.push_back(name);
   }
   std::sort(differences.missing.begin(), differences.missing.end());
@@ -187,11 +190,11 @@ TensorDifferences compare_tensors(const TensorSet& have, std::span<const WantedT
   return differences;
 }
 
-void check_tensors(const TensorSet& have, std::span<const WantedTensor> want, const std::string& source,
+void check_tensors(const TensorSet& found, std::span<const ExpectedTensor> expected, const std::string& source,
                    std::span<const std::string> optional) {
-  const TensorDifferences differences = compare_tensors(have, want, optional);
+  const TensorDifferences differences = compare_tensors(found, expected, optional);
   if (differences.none()) return;
-  std::string message = fmt::format("{}: the tensors are not those of the model", source);
+  std::string message = fmt::format("{}: the tensors do not match the model", source);
   const auto list = [&](const char* title, const std::vector<std::string>& lines) {
     if (!lines.empty()) message += fmt::format("\n  {} ({}): {}", title, lines.size(), join(lines, "; "));
   };

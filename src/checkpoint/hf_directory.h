@@ -29,7 +29,7 @@ std::map<std::string, FileDigest> write_hf_directory(const std::string& director
 TensorSet open_hf_weights(const std::string& directory);
 
 /// A tensor of the model. `reason` explains the shape in a message, for example "num_key_value_heads = 8".
-struct WantedTensor {
+struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::string reason;
@@ -39,15 +39,15 @@ struct WantedTensor {
 struct TensorDifferences {
   std::vector<std::string> unexpected;
   std::vector<std::string> missing;
-  std::vector<std::string> clashes;  // "NAME: have [2, 3], want [4, 3] because num_key_value_heads = 8"
+  std::vector<std::string> clashes;  // "NAME: shape [2, 3], expected [4, 3] because num_key_value_heads = 8"
   bool none() const { return unexpected.empty() && missing.empty() && clashes.empty(); }
 };
 
 /// Names in `optional` may be absent (lm_head.weight of a tied model). rotary_emb.inv_freq of old files is ignored.
-TensorDifferences compare_tensors(const TensorSet& have, std::span<const WantedTensor> want,
+TensorDifferences compare_tensors(const TensorSet& found, std::span<const ExpectedTensor> expected,
                                   std::span<const std::string> optional = {});
 /// Throws DataError with all differences, if there are any. `source` is the directory.
-void check_tensors(const TensorSet& have, std::span<const WantedTensor> want, const std::string& source,
+void check_tensors(const TensorSet& found, std::span<const ExpectedTensor> expected, const std::string& source,
                    std::span<const std::string> optional = {});
 
 }  // namespace orthant

@@ -22,7 +22,7 @@ constexpr int kVersion = 1;
 std::string hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
 // Checksum of a manifest without its checksum field.
-std::string own_checksum(const Json& object) { return hex(xxh3(object.dump())); }
+std::string checksum_without_itself(const Json& object) { return hex(xxh3(object.dump())); }
 
 uint64_t parse_hex(const Json& value, const std::string& where) {
   uint64_t number = 0;
@@ -58,7 +58,7 @@ void check_relative(const std::string& name, const std::string& source) {
   const fs::path path(name);
   const bool climbs = std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
   if (name.empty() || name.find('\0') != std::string::npos || path.is_absolute() || climbs) {
-    throw DataError(fmt::format("{}: {} leads out of the checkpoint", source, printable(name)));
+    throw DataError(fmt::format("{}: {} is outside the checkpoint", source, printable(name)));
   }
 }
 
@@ -76,7 +76,7 @@ std::string manifest_json(const Manifest& manifest) {
                  {"step", manifest.step},
                  {"block_bytes", kDigestBlockBytes},
                  {"files", std::move(files)}};
-  object["manifest_xxh3"] = own_checksum(object);
+  object["manifest_xxh3"] = checksum_without_itself(object);
   return object.dump(1) + "\n";
 }
 
@@ -86,9 +86,10 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
     throw DataError(fmt::format("{}: expected an object with format = \"{}\"", source, kFormat));
   }
   if (const Json version = object.value("version", Json()); version.is_number_integer() && version > kVersion) {
-    throw NewerFormat(fmt::format("{}: written by a newer Orthant (format {}, this program reads up to {}); go on with "
-                                  "that version",
-                                  source, version.dump(), kVersion));
+    throw NewerFormat(
+        fmt::format("{}: written by a newer Orthant (format {}, this program reads up to {}); resume with "
+                    "that version",
+                    source, version.dump(), kVersion));
   }
   if (object.value("version", Json()) != kVersion || object.value("block_bytes", Json()) != kDigestBlockBytes) {
     throw DataError(
@@ -98,9 +99,9 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   }
   const Json stated = object.value("manifest_xxh3", Json());
   object.erase("manifest_xxh3");
-  if (stated != own_checksum(object)) {
-    throw DataError(
-        fmt::format("{}: damaged: its checksum is {}, it states {}", source, own_checksum(object), stated.dump()));
+  if (stated != checksum_without_itself(object)) {
+    throw DataError(fmt::format("{}: damaged: its checksum is {}, but it states {}", source,
+                                checksum_without_itself(object), stated.dump()));
   }
   Manifest manifest{.step = parse_count(object, "step", source), .files = {}};
   const auto files = object.find("files");
@@ -132,13 +133,13 @@ void check_files(const std::string& directory, const Manifest& manifest, bool ch
     const fs::path path = fs::path(directory) / name;
     const FileDigest found = digest_file(path);
     if (found == expected) continue;
-    const auto [have, want] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(),
-                                            expected.block_xxh3.begin(), expected.block_xxh3.end());
-    const bool both = have != found.block_xxh3.end() && want != expected.block_xxh3.end();
-    const int64_t begin = kDigestBlockBytes * (have - found.block_xxh3.begin());
+    const auto [found_block, expected_block] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(),
+                                                             expected.block_xxh3.begin(), expected.block_xxh3.end());
+    const bool both = found_block != found.block_xxh3.end() && expected_block != expected.block_xxh3.end();
+    const int64_t begin = kDigestBlockBytes * (found_block - found.block_xxh3.begin());
     throw DataError(fmt::format("{}: damaged between offset {} and {}: XXH3 {}, expected {}", path.string(), begin,
                                 std::min(begin + kDigestBlockBytes, expected.bytes),
-                                both ? hex(*have) : "of another size", both ? hex(*want) : "none"));
+                                both ? hex(*found_block) : "for another size", both ? hex(*expected_block) : "none"));
   }
 }
 

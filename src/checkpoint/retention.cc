@@ -60,7 +60,7 @@ void remove_tree(const fs::path& directory, const std::string& name) {
 bool exchange_names(const fs::path& a, const fs::path& b) {
   if (::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
-  throw DataError(fmt::format("{}: cannot take the place of {}: {}", a.string(), b.string(), std::strerror(errno)));
+  throw DataError(fmt::format("{}: cannot replace {}: {}", a.string(), b.string(), std::strerror(errno)));
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ std::string make_temporary(const std::string& checkpoints_dir, int64_t step) {
   return temporary;
 }
 
-std::string put_in_place(const std::string& checkpoints_dir, int64_t step, bool exchange) {
+std::string move_into_place(const std::string& checkpoints_dir, int64_t step, bool exchange) {
   const fs::path directory(checkpoints_dir);
   const std::string name = step_name(step);
   const fs::path temporary = directory / fmt::format("{}{}", kTemporary, name);

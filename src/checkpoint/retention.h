@@ -14,16 +14,16 @@ std::string step_name(int64_t step);
 /// Steps of all members named step-N, in ascending order. Empty if the directory does not exist.
 std::vector<int64_t> list_steps(const std::string& checkpoints_dir);
 
-/// Removes temporaries of an interrupted save, and finishes or undoes an interrupted replacement (see put_in_place).
+/// Removes temporaries of an interrupted save, and finishes or undoes an interrupted replacement (see move_into_place).
 void remove_leftovers(const std::string& checkpoints_dir);
 
-/// Creates an empty temporary member, which put_in_place() renames to step-N. Returns its path.
+/// Creates an empty temporary member, which move_into_place() renames to step-N. Returns its path.
 std::string make_temporary(const std::string& checkpoints_dir, int64_t step);
 
 /// Renames the temporary of `step` to its final name, and makes that durable. An existing checkpoint of the step is
 /// exchanged in one atomic operation if the file system supports it. Otherwise, or with `exchange` false, it is first
 /// moved to .old-step-N. If the process dies in between, remove_leftovers() and find_latest() still find it there.
-std::string put_in_place(const std::string& checkpoints_dir, int64_t step, bool exchange = true);
+std::string move_into_place(const std::string& checkpoints_dir, int64_t step, bool exchange = true);
 
 /// Makes `latest` a symbolic link to step-N, atomically and durably.
 void point_latest(const std::string& checkpoints_dir, int64_t step);

@@ -116,7 +116,7 @@ TensorSet::TensorSet(std::span<const std::string> paths) {
       const auto [other, is_new] = index_.emplace(tensor.name, files_.size() - 1);
       if (!is_new) {
         throw DataError(
-            fmt::format("{}: tensor {} is in {} too", path, printable(tensor.name), files_[other->second].path()));
+            fmt::format("{}: tensor {} is also in {}", path, printable(tensor.name), files_[other->second].path()));
       }
     }
   }

@@ -160,7 +160,7 @@ void check_tiling(SafetensorsHeader& header, int64_t file_bytes, const std::stri
     if (tensor.begin != expected) {
       throw DataError(fmt::format("{}: offset {}: tensor {} starts at {} of the data, expected {} ({})", source,
                                   header.data_begin + expected, printable(tensor.name), tensor.begin, expected,
-                                  tensor.begin < expected ? "tensors overlap" : "a hole between tensors"));
+                                  tensor.begin < expected ? "tensors overlap" : "a gap between tensors"));
     }
     expected = tensor.end;
   }
@@ -168,7 +168,7 @@ void check_tiling(SafetensorsHeader& header, int64_t file_bytes, const std::stri
   if (expected != data_bytes) {
     throw DataError(fmt::format("{}: offset {}: the file has {} bytes of data, expected {} ({})", source,
                                 header.data_begin + std::min(expected, data_bytes), data_bytes, expected,
-                                data_bytes < expected ? "it was cut off" : "something follows the last tensor"));
+                                data_bytes < expected ? "it was truncated" : "data follows the last tensor"));
   }
 }
 

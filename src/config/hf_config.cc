@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/file_errors.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -30,18 +31,18 @@ class Fields {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   bool has_null(const std::string& key) const { return object_.contains(key) && object_.at(key).is_null(); }
-  [[noreturn]] void refuse(const std::string& key, const std::string& wanted) const {
+  [[noreturn]] void refuse(const std::string& key, const std::string& expectation) const {
     const auto found = object_.find(key);
     throw DataError(fmt::format("{}: {} = {}: {}", source_, key,
-                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), wanted));
+                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), expectation));
   }
-  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t least = 1) {
+  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t minimum = 1) {
     const Json* value = find(key);
     if (value == nullptr && fallback) return *fallback;
     if (value == nullptr || !value->is_number_integer() || value->is_number_float() ||
         (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) ||
-        value->get<int64_t>() < least || value->get<int64_t>() > kSizeLimit) {
-      refuse(key, fmt::format("expected an integer from {} to {}", least, kSizeLimit));
+        value->get<int64_t>() < minimum || value->get<int64_t>() > kSizeLimit) {
+      refuse(key, fmt::format("expected an integer from {} to {}", minimum, kSizeLimit));
     }
     return value->get<int64_t>();
   }
@@ -284,7 +285,9 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
 HfConfig read_hf_config(const std::string& path) {
   std::filesystem::path file(path);
   if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
-  return parse_hf_config(read_file(file), file);
+  const MappedFile mapped(file);
+  const auto* text = reinterpret_cast<const char*>(mapped.bytes().data());
+  return parse_hf_config(std::string(text, mapped.bytes().size()), file);
 }
 
 }  // namespace orthant

@@ -51,7 +51,7 @@ void check_text_file(const std::string& path, const std::string& key) {
                                   (fs::path(path) / "*.txt").string()));
   if (!error && status.type() != fs::file_type::regular)
     throw ConfigError(
-        fmt::format("{} = \"{}\" is no regular file: text is read twice, so write it to a file first", key, path));
+        fmt::format("{} = \"{}\" is not a regular file: text is read twice, so write it to a file first", key, path));
   if (!error && fs::file_size(path, error) == 0)
     throw ConfigError(fmt::format("{} = \"{}\" is an empty file; name one that holds text", key, path));
   if (error) throw ConfigError(fmt::format("{} = \"{}\": {}", key, path, error.message()));
@@ -164,7 +164,7 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
   if (writer.num_documents() == 0) {
     std::vector<std::string> paths;
     for (const TextFile& file : files) paths.push_back(file.path);
-    throw ConfigError(fmt::format("no text (only blank lines) in {}", join(paths, ", ")));
+    throw ConfigError(fmt::format("there is no text in {}, only blank lines", join(paths, ", ")));
   }
   writer.finish();
   write_checksums(kept);
@@ -227,12 +227,14 @@ TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer
   return tokenize_scanned(scan_all(files), tokenizer, writer, progress);
 }
 
-std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uint64_t seed) {
-  if (!(share >= 0.0 && share < 1.0))
-    throw ConfigError(fmt::format("data.validation = {} is no share of documents; try 0.05, or 0 for none", share));
-  if (share == 0.0 || num_documents < 2) return {};
+std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, uint64_t seed) {
+  if (!(fraction >= 0.0 && fraction < 1.0))
+    throw ConfigError(fmt::format(
+        "data.validation = {} must be at least 0 and below 1, as a fraction of the documents; try 0.05, or 0 for none",
+        fraction));
+  if (fraction == 0.0 || num_documents < 2) return {};
   const int64_t count =
-      std::clamp<int64_t>(std::llround(share * static_cast<double>(num_documents)), 1, num_documents - 1);
+      std::clamp<int64_t>(std::llround(fraction * static_cast<double>(num_documents)), 1, num_documents - 1);
   std::vector<int64_t> documents(static_cast<size_t>(num_documents));
   std::iota(documents.begin(), documents.end(), 0);
   const uint64_t key = mix64(seed ^ 0x76616c6964617465);
@@ -263,7 +265,7 @@ Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, con
   }
   corpus.validation = corpus.train;
   corpus.validation_documents =
-      held_out_documents(corpus.train.num_documents(), request.validation_share, request.seed);
+      held_out_documents(corpus.train.num_documents(), request.validation_fraction, request.seed);
   std::ranges::set_difference(all, corpus.validation_documents, std::back_inserter(corpus.train_documents));
   return corpus;
 }

@@ -20,7 +20,7 @@ using TextProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)
 /// The corpus settings of the configuration, one field per key.
 struct CorpusRequest {
   std::vector<std::string> paths;             ///< data.path: text files and globs, or one Megatron PREFIX
-  double validation_share = 0.0;              ///< data.validation as a fraction of documents, in [0, 1)
+  double validation_fraction = 0.0;           ///< data.validation as a fraction of documents, in [0, 1)
   std::vector<std::string> validation_paths;  ///< data.validation as files; if set, the fraction is ignored
   uint64_t seed = 0;                          ///< training.seed: chooses the held-out documents
   std::string work_dir;                       ///< folder of cached tokenized files
@@ -66,9 +66,9 @@ struct TokenizedText {
 TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
                              IndexedDatasetWriter& writer, const TextProgress& progress = {});
 
-/// The held-out documents, ascending: round(share * num_documents) of them, at least one and never all, chosen by a
-/// hash of seed and index. Empty if share is 0 or there are fewer than two documents. Throws ConfigError unless share
-/// is in [0, 1).
-std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uint64_t seed);
+/// The held-out documents, ascending: round(fraction * num_documents) of them, at least one and never all, chosen by a
+/// hash of seed and index. Empty if fraction is 0 or there are fewer than two documents. Throws ConfigError unless
+/// fraction is in [0, 1).
+std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, uint64_t seed);
 
 }  // namespace orthant

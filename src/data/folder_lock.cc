@@ -45,8 +45,9 @@ void FolderLock::open(const std::string& folder) {
   fs::create_directories(folder, error);
   descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0)
-    throw ConfigError(fmt::format("job.dump_folder: the folder {} cannot be made: {}; choose one that you may write to",
-                                  folder, error ? error.message() : std::strerror(errno)));
+    throw ConfigError(
+        fmt::format("job.dump_folder: the folder {} cannot be created: {}; choose one that you may write to", folder,
+                    error ? error.message() : std::strerror(errno)));
 }
 
 FolderLock::FolderLock(const std::string& folder) {

@@ -31,9 +31,9 @@ std::string byte_character(int byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-/// A merge of byte-pair encoding, by piece ids: left followed by right becomes whole.
+/// A merge of byte-pair encoding, by piece ids: left followed by right becomes merged.
 struct Merge {
-  size_t left, right, whole;
+  size_t left, right, merged;
 };
 
 /// Every pair of pieces that forms a piece, in order of merging. sentencepiece merges the neighbors whose piece has the
@@ -43,13 +43,13 @@ std::vector<Merge> merges_of(const SentencePieceModel& model) {
   for (size_t id = 0; id < model.pieces.size(); ++id)
     if (model.pieces[id].type == Type::kNormal) ids.emplace(model.pieces[id].text, id);
   std::vector<Merge> merges;
-  for (const auto& [text, whole] : ids)
-    for (size_t cut = utf8_length(text); cut < text.size(); cut += utf8_length(text.substr(cut))) {
-      const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
-      if (left != ids.end() && right != ids.end()) merges.push_back({left->second, right->second, whole});
+  for (const auto& [text, merged] : ids)
+    for (size_t middle = utf8_length(text); middle < text.size(); middle += utf8_length(text.substr(middle))) {
+      const auto left = ids.find(text.substr(0, middle)), right = ids.find(text.substr(middle));
+      if (left != ids.end() && right != ids.end()) merges.push_back({left->second, right->second, merged});
     }
   std::ranges::sort(merges, [&](const Merge& a, const Merge& b) {
-    const float score_a = model.pieces[a.whole].score, score_b = model.pieces[b.whole].score;
+    const float score_a = model.pieces[a.merged].score, score_b = model.pieces[b.merged].score;
     return score_a != score_b ? score_a > score_b : std::tie(a.left, a.right) < std::tie(b.left, b.right);
   });
   return merges;

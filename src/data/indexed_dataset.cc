@@ -121,7 +121,7 @@ void IndexedDataset::Files::check_sequences() {
     expected += length * width;
     if (expected > bin.size())
       throw DataError(
-          fmt::format("{}: offset {}: the file ends, but {} says that sequence {} lies at bytes {} to {}; "
+          fmt::format("{}: offset {}: the file ends, but in {} sequence {} is at bytes {} to {}; "
                       "the file is truncated or belongs to another index",
                       bin.path(), bin.size(), idx.path(), i, pointer, expected));
   }

@@ -24,12 +24,14 @@ Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t s
   const bool training = order == SampleOrder::kShuffled;
   const int64_t needed = (training ? seq_len : 1) + ahead_;
   if (num_tokens() < needed)
-    throw ConfigError(
-        fmt::format("{}: {} in {}, but one sample takes {}{}; {}",
-                    training ? "data.path (training)" : "data.validation", counted(num_tokens(), "token"),
-                    counted(static_cast<int64_t>(documents_.size()), "document"),
-                    !training ? "" : masking_ ? "training.seq_len = " : "training.seq_len + 1 = ", grouped(needed),
-                    training ? "give more text, or lower training.seq_len" : "give more text, or a larger share"));
+    throw ConfigError(fmt::format(
+        "{}: {} in {}, but one sample takes {}{}; {}", training ? "data.path (training)" : "data.validation",
+        counted(num_tokens(), "token"), counted(static_cast<int64_t>(documents_.size()), "document"),
+        !training  ? ""
+        : masking_ ? "training.seq_len = "
+                   : "training.seq_len + 1 = ",
+        grouped(needed),
+        training ? "give more text, or lower training.seq_len" : "give more text, or increase data.validation"));
   num_samples_ = (num_tokens() - ahead_ + seq_len_ - 1) / seq_len_;
 }
 

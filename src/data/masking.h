@@ -11,7 +11,7 @@
 namespace orthant {
 
 struct Masking {
-  double share = 0.15;     ///< probability of selecting a token, in (0, 1]
+  double fraction = 0.15;  ///< probability of selecting a token, in (0, 1]
   int64_t mask_token = 0;  ///< id of the mask token; random tokens are drawn from the ids below it
   uint64_t key = 0;        ///< random key; training and validation use different ones
 };

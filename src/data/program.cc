@@ -36,14 +36,15 @@ namespace {
 }  // namespace
 
 MemoryFile::MemoryFile(std::string_view content) : descriptor_(::memfd_create("orthant", MFD_CLOEXEC)) {
-  if (descriptor_ < 0) throw DataError(fmt::format("a file in memory: {}", std::strerror(errno)));
+  if (descriptor_ < 0) throw DataError(fmt::format("cannot create a file in memory: {}", std::strerror(errno)));
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor_, content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = errno;
       ::close(descriptor_);
-      throw DataError(fmt::format("a file in memory of {} more bytes: {}", content.size(), std::strerror(error)));
+      throw DataError(
+          fmt::format("cannot extend a file in memory by {} bytes: {}", content.size(), std::strerror(error)));
     }
     content.remove_prefix(static_cast<size_t>(written));
   }
@@ -71,7 +72,7 @@ int start_program(const std::vector<std::string>& arguments, int input, int outp
   argv.push_back(nullptr);
   int refusal[2];  // transmits errno if exec fails; closes on a successful exec
   if (::pipe2(refusal, O_CLOEXEC) != 0)
-    throw DataError(fmt::format("no pipe to the program {}: {}", arguments[0], std::strerror(errno)));
+    throw DataError(fmt::format("cannot open a pipe to the program {}: {}", arguments[0], std::strerror(errno)));
 
   const pid_t parent = ::getpid(), pid = ::fork();
   if (pid == 0) become(argv.data(), {input, output, errors}, directory.c_str(), parent, refusal[1]);

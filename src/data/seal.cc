@@ -23,7 +23,7 @@ std::string checksum_of(const std::string& path) {
   return fmt::format("{:016x}", xxh3({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}));
 }
 
-enum class State { missing, whole, damaged };
+enum class State { missing, intact, damaged };
 
 /// A file without a checksum counts as missing, because its writer died before it was complete.
 State state_of(const std::string& path) {
@@ -32,7 +32,7 @@ State state_of(const std::string& path) {
   if (!file || !fs::exists(path)) return State::missing;
   file >> sealed;
   try {
-    return sealed == checksum_of(path) ? State::whole : State::damaged;
+    return sealed == checksum_of(path) ? State::intact : State::damaged;
   } catch (const DataError&) {  // unreadable, or being replaced by another process
     return State::damaged;
   }
@@ -55,13 +55,14 @@ void remove_checksums(std::span<const std::string> paths) {
 }
 
 bool checksums_match(std::span<const std::string> paths) {
-  return std::ranges::all_of(paths, [](const std::string& path) { return state_of(path) == State::whole; });
+  return std::ranges::all_of(paths, [](const std::string& path) { return state_of(path) == State::intact; });
 }
 
 void report_damaged(std::span<const std::string> paths) {
   for (const std::string& path : paths)
     if (state_of(path) == State::damaged)
-      fmt::print(stderr, "note: {} is damaged (its checksum is not that of {}); it is made again from the text\n", path,
+      fmt::print(stderr,
+                 "note: {} is damaged, because its checksum differs from {}; it is created again from the text\n", path,
                  seal_of(path));
 }
 

@@ -124,7 +124,7 @@ bool SentencePieceTokenizer::is_exact() const {
 std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(std::string_view text) const {
   std::vector<Segment> out;
   size_t start = 0;
-  const auto cut = [&](size_t at, size_t length) {
+  const auto add_segment = [&](size_t at, size_t length) {
     if (at > start) out.push_back({text.substr(start, at - start)});
     start = at + length;
   };
@@ -132,17 +132,17 @@ std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(st
   for (size_t at = 0, length = 0; at < text.size(); at += std::max<size_t>(length, 1)) {
     length = utf8_length(text.substr(at));
     if (text[at] == '\n') {
-      cut(at, 1);
+      add_segment(at, 1);
       if (newline_ >= 0) out.push_back({text.substr(at, 1), newline_});
     } else if (exact && (length == 0 || text.substr(at).starts_with(kSpaceMark))) {
       // spm_encode would replace these by U+FFFD and a space.
       const std::string_view bytes = text.substr(at, std::max<size_t>(length, 1));
-      cut(at, bytes.size());
+      add_segment(at, bytes.size());
       for (size_t i = 0; i < bytes.size(); ++i)
         out.push_back({bytes.substr(i, 1), byte_ids_[static_cast<uint8_t>(bytes[i])]});
     }
   }
-  cut(text.size(), 0);
+  add_segment(text.size(), 0);
   return out;
 }
 
@@ -162,7 +162,7 @@ std::vector<std::vector<int32_t>> SentencePieceTokenizer::encode_many(std::span<
           fmt::format("{}: spm_encode failed with exit code {}: {}", path_, result.exit_code, trim(result.errors)));
     output = std::move(result.output);
   }
-  const auto wrong = [&] { return DataError(path_ + ": spm_encode answered in a form that is not understood"); };
+  const auto wrong = [&] { return DataError(path_ + ": the output of spm_encode cannot be parsed"); };
   std::vector<std::vector<int32_t>> tokens(texts.size());
   const char *at = output.data(), *const end = at + output.size();
   for (size_t i = 0; i < texts.size(); ++i)
@@ -223,10 +223,10 @@ std::string SentencePieceTokenizer::caveat() const {
   if (model_.has_normalization) losses.push_back("replaces characters by a normalization table");
   if (model_.remove_extra_whitespaces) losses.push_back("drops extra spaces");
   if (!has_bytes_) losses.push_back("has no bytes for unknown characters");
-  if (newline_ < 0) losses.push_back("has no newline, so lines run on");
+  if (newline_ < 0) losses.push_back("has no newline, so lines are joined");
   if (model_.add_dummy_prefix) losses.push_back("puts a space before each line");
-  if (model_.whitespace_as_suffix) losses.push_back("puts spaces behind words");
-  return "text does not come back exactly: the model " + join(losses, ", ");
+  if (model_.whitespace_as_suffix) losses.push_back("puts a space after each word");
+  return "tokens do not reproduce the text exactly: the model " + join(losses, ", ");
 }
 
 void SentencePieceTokenizer::save(const std::string& directory) const {

@@ -20,7 +20,7 @@ class Message {
     const uint64_t tag = varint();
     field = static_cast<int64_t>(tag >> 3);
     wire_ = static_cast<int>(tag & 7);
-    if (field == 0 || field > 536870911) damaged("bad field number");
+    if (field == 0 || field > 536870911) damaged("invalid field number");
     switch (wire_) {
       case 0:
         number_ = varint();
@@ -75,7 +75,7 @@ class Message {
     damaged("number of more than ten bytes");
   }
   void skip(uint64_t count) {
-    if (count > bytes_.size() - at_) damaged("a field reaches beyond the end");
+    if (count > bytes_.size() - at_) damaged("a field extends past the end");
     content_ = bytes_.substr(at_, count);
     at_ += count;
   }

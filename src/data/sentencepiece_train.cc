@@ -30,11 +30,11 @@ constexpr int64_t kRecipe = 1;  // part of the cache key: increase it whenever t
 std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::string sample;
   uint64_t number = 0;
-  const double share =
+  const double fraction =
       total_bytes <= kSampleBytes ? 1.0 : static_cast<double>(kSampleBytes) / static_cast<double>(total_bytes);
   for (const TextFile& file : files)
     for_each_line(file.path, [&](std::string_view line) {
-      if (static_cast<double>(mix64(number++) >> 11) * 0x1p-53 >= share) return;
+      if (static_cast<double>(mix64(number++) >> 11) * 0x1p-53 >= fraction) return;
       if (file.has_separators && trim(line) == "<|endoftext|>") return;
       while (!line.empty()) {
         const size_t length = utf8_length(line);
@@ -51,11 +51,10 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::smatch match;
   const std::string what = fmt::format("data.tokenizer = \"train:{}\"", pieces);
   if (std::regex_search(result.errors, match, std::regex("value <= (\\d+)")))
-    throw ConfigError(
-        fmt::format("{}: the text is too short for so many pieces; try \"train:{}\", or \"byte\"", what,
-                    match.str(1)));
+    throw ConfigError(fmt::format("{}: the text is too short for this number of pieces; try \"train:{}\", or \"byte\"",
+                                  what, match.str(1)));
   if (std::regex_search(result.errors, match, std::regex("\\d+ vs (\\d+)")))
-    throw ConfigError(fmt::format("{}: the text's characters alone take {} pieces; try \"train:{}\" or more", what,
+    throw ConfigError(fmt::format("{}: the characters of the text alone need {} pieces; try \"train:{}\" or more", what,
                                   match.str(1), match.str(1)));
   throw ConfigError(
       fmt::format("{}: spm_train failed with exit code {}: {}", what, result.exit_code, trim(result.errors)));

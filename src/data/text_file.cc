@@ -57,7 +57,7 @@ class TextReader {
   void unzip() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw DataError(fmt::format("{}: no pipe to gzip: {}", path_, std::strerror(errno)));
+      throw DataError(fmt::format("{}: cannot open a pipe to gzip: {}", path_, std::strerror(errno)));
     const int compressed = std::exchange(file_, ends[0]);
     try {
       gzip_ = start_program({"gzip", "-dc"}, compressed, ends[1], errors_.descriptor(), "",
@@ -81,9 +81,9 @@ bool is_separator(std::string_view line) { return line.size() < 64 && trim(line)
 
 /// The position at which to split text: at `at`, or up to three bytes before, so that no UTF-8 character is split.
 size_t character_boundary(std::string_view text, size_t at) {
-  size_t cut = at;
-  while (cut > at - 3 && (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80) --cut;
-  return (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80 ? at : cut;
+  size_t end = at;
+  while (end > at - 3 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80 ? at : end;
 }
 
 }  // namespace

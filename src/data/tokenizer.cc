@@ -94,7 +94,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
     throw ConfigError(
         fmt::format("data.tokenizer = \"{}\": {}; use \"byte\", \"train:8000\", or the path of a sentencepiece model "
                     "FILE.model",
-                    spec, fs::exists(spec) ? "it is no regular file" : "there is no such file"));
+                    spec, fs::exists(spec) ? "it is not a regular file" : "there is no such file"));
   return load_sentencepiece(spec);
 }
 
@@ -102,11 +102,11 @@ std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory) {
   const fs::path model = fs::path(directory) / "tokenizer.model", json = fs::path(directory) / "tokenizer.json";
   if (fs::is_regular_file(model)) return load_sentencepiece(model);
   if (!fs::is_regular_file(json))
-    throw ConfigError(directory + ": no tokenizer there (neither tokenizer.model nor tokenizer.json)");
+    throw ConfigError(directory + ": this directory has no tokenizer (neither tokenizer.model nor tokenizer.json)");
   if (read_all(json) != byte_tokenizer_json())
     throw ConfigError(json.string() +
                       ": only the byte tokenizer's tokenizer.json can be read; other models need a "
-                      "sentencepiece tokenizer.model beside it");
+                      "sentencepiece tokenizer.model in the same directory");
   return make_byte_tokenizer();
 }
 

@@ -66,6 +66,9 @@ void check_ranges(const Launch& launch) {
 
 void take_master(Launch& launch, const Family& family) {
   launch.address = family.text({"MASTER_ADDR"});
+  // An IPv6 address may be written in brackets, as in a URL. The resolver accepts it only without them.
+  if (launch.address.starts_with('[') && launch.address.ends_with(']'))
+    launch.address = launch.address.substr(1, launch.address.size() - 2);
   launch.port = family.number("MASTER_PORT");
   if (launch.port < 1 || launch.port > 65535) {
     throw ConfigError(fmt::format("MASTER_PORT = {} is not a port; choose one from 1024 to 65535", launch.port));

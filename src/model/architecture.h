@@ -21,7 +21,10 @@ struct Architecture {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 1024;
-  double rms_norm_eps = 1e-5;
+  std::string norm = "rms_norm";  // rms_norm | layer_norm, which has biases
+  double rms_norm_eps = 1e-5;     // of either norm
+  bool qk_norm = false;  // an RMS norm of each query head and each key head, before rotary positions
+  std::string mlp = "swiglu";  // swiglu: gate and up projections | gelu, gelu_tanh: one projection c_fc
   double rope_theta = 10000.0;
   std::string rope_scaling_type = "none";  // none | linear | llama3; the factors below are for these two
   double rope_scaling_factor = 8.0;
@@ -45,10 +48,10 @@ struct Architecture {
 };
 
 /// Relation of a parameter to the residual stream, which decides how meshes shard it. from_stream reads the stream (q,
-/// k, v, gate, up). to_stream writes to it (output and down projections). gain has the stream's width.
-/// projection (Linformer) has one row for each token of a sequence.
+/// k, v, gate, up). to_stream writes to it (output and down projections). gain and norm_bias have the stream's width.
+/// head_gain is shared by all heads of a layer. projection (Linformer) has one row for each token of a sequence.
 enum class ParameterRole {
-  embedding, gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
+  embedding, gain, norm_bias, head_gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
 };
 
 /// One parameter: its Hugging Face name, its unsharded shape ([out, in] for a matrix) and its initial values. Adjacent
@@ -72,7 +75,10 @@ struct ParameterInfo {
   /// The name under which the parameter is initialized, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
   bool is_matrix() const { return shape.size() >= 2; }
-  bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
+  bool is_bias() const {
+    return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias ||
+           role == ParameterRole::norm_bias;
+  }
 };
 
 /// All parameters in the model's order: embedding, blocks, final norm, head (absent when tied).

@@ -25,10 +25,14 @@ struct Part {
 Operation from_stream(const Architecture& a, const std::string& fused, const std::vector<Part>& parts, bool biased) {
   using enum ParameterRole;
   const std::string joint = parts.size() > 1 ? fused : "";
-  Operation linear{
-      .kind = OperationKind::linear, .weight = parts.size() > 1 ? fused : fused + ".weight", .in = a.hidden_size};
+  Operation linear{.kind = OperationKind::linear,
+                   .weight = parts.size() > 1 ? fused : fused + ".weight",
+                   .in = a.hidden_size,
+                   .output_is_temporary = true,
+                   .additions = a.hidden_size + (biased ? 1 : 0)};
   for (const Part& part : parts) {
     linear.out += part.rows;
+    linear.additions += part.rows;
     linear.parameters.push_back(matrix(part.name, part.rows, a.hidden_size, a.initializer_range, from_stream, joint));
   }
   for (const Part& part : parts) {
@@ -46,6 +50,8 @@ Operation to_stream(const Architecture& a, const std::string& name, int64_t in, 
                    .in = in,
                    .out = a.hidden_size,
                    .to_stream = true,
+                   .additions = in + a.hidden_size + (biased ? 1 : 0),
+                   .stored = 2,  // its output, and the sum with the residual stream
                    .parameters = {matrix(name, a.hidden_size, in, a.initializer_range / std::sqrt(2.0 * layers),
                                          ParameterRole::to_stream)}};
   if (biased) linear.parameters.push_back(bias(name, a.hidden_size, ParameterRole::to_stream_bias));
@@ -67,15 +73,36 @@ std::vector<ParameterInfo> linformer_projections(const Architecture& a) {
   return projections;
 }
 
+// Qwen3's norms of heads: one gain for all query heads and one for all key heads, held as one vector.
+Operation head_norm(const Architecture& a, int64_t width) {
+  const std::string fused = "self_attn.qk_norm";
+  Operation norm{.kind = OperationKind::local,
+                 .function = "head_norm",
+                 .weight = fused,
+                 .in = width,
+                 .out = width,
+                 .output_is_temporary = true,
+                 .statistics = a.num_attention_heads + a.num_key_value_heads,
+                 .additions = 2 * a.head_dim};
+  for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
+    norm.parameters.push_back(
+        {.name = name, .shape = {a.head_dim}, .fused = fused, .role = ParameterRole::head_gain});
+  }
+  return norm;
+}
+
 void add_attention(std::vector<Operation>& block, const Architecture& a) {
   const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
   block.push_back(stream_norm(a, "input_layernorm"));
   block.push_back(from_stream(a, "self_attn.qkv_proj",
                               {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
                               a.attention_bias));
+  if (a.qk_norm) block.push_back(head_norm(a, q + 2 * kv));
   block.push_back({.kind = OperationKind::attention,
                    .in = q + 2 * kv,
                    .out = q,
+                   .additions = 2 * a.head_dim,
+                   .stored = 2,  // rotated queries and keys, and the output
                    .parameters = linformer_projections(a)});
   block.push_back(to_stream(a, "self_attn.o_proj", q, a.attention_bias));
 }
@@ -83,20 +110,31 @@ void add_attention(std::vector<Operation>& block, const Architecture& a) {
 void add_mlp(std::vector<Operation>& block, const Architecture& a) {
   const int64_t inner = a.intermediate_size;
   block.push_back(stream_norm(a, "post_attention_layernorm"));
-  block.push_back(from_stream(a, "mlp.gate_up_proj", {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, a.mlp_bias));
-  block.push_back({.kind = OperationKind::activation, .in = block.back().out, .out = inner});
-  block.push_back(to_stream(a, "mlp.down_proj", inner, a.mlp_bias));
+  const bool gated = a.mlp == "swiglu";
+  if (gated) {
+    block.push_back(
+        from_stream(a, "mlp.gate_up_proj", {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, a.mlp_bias));
+  } else {
+    block.push_back(from_stream(a, "mlp.c_fc", {{"mlp.c_fc", inner}}, a.mlp_bias));
+  }
+  block.push_back({.kind = OperationKind::local, .function = a.mlp, .in = block.back().out, .out = inner});
+  block.push_back(to_stream(a, gated ? "mlp.down_proj" : "mlp.c_proj", inner, a.mlp_bias));
 }
 
 }  // namespace
 
 Operation stream_norm(const Architecture& a, const std::string& name) {
-  return {.kind = OperationKind::norm,
-          .weight = name + ".weight",
-          .in = a.hidden_size,
-          .out = a.hidden_size,
-          .statistics = 1,
-          .parameters = {{.name = name + ".weight", .shape = {a.hidden_size}, .role = ParameterRole::gain}}};
+  const bool centred = a.norm == "layer_norm";
+  Operation norm{.kind = OperationKind::norm,
+                 .function = a.norm,
+                 .weight = name + ".weight",
+                 .in = a.hidden_size,
+                 .out = a.hidden_size,
+                 .statistics = centred ? 2 : 1,  // mean and scale, or scale alone
+                 .additions = (centred ? 4 : 2) * a.hidden_size,
+                 .parameters = {{.name = name + ".weight", .shape = {a.hidden_size}, .role = ParameterRole::gain}}};
+  if (centred) norm.parameters.push_back(bias(name, a.hidden_size, ParameterRole::norm_bias));
+  return norm;
 }
 
 std::vector<Operation> block_operations(const Architecture& a) {
@@ -116,7 +154,7 @@ double training_flops(const Operation& operation, const Architecture& a, int64_t
       return static_cast<double>((a.causal() ? 6 : 12) * seq_len * q);
     }
     case OperationKind::norm:
-    case OperationKind::activation:
+    case OperationKind::local:
       return 0;
   }
   throw LogicError("an operation of unknown kind");

@@ -1,6 +1,6 @@
 // A transformer block as a value: the ordered list of its operations. Parameters, FLOPs, messages, memory and roundings
 // of a block are sums over this list, and the runtime binds a primitive to each kind of operation. A new norm,
-// activation or attention variant is a new entry here.
+// activation or attention variant is a new entry here, and a function in local_operations.cc or norms.cc.
 //
 // Example, a LLaMA block of width C, with H query and K key heads of D elements, and an MLP of width I:
 //
@@ -11,7 +11,7 @@
 //   linear      self_attn.o_proj          H D -> C, added    its input
 //   norm        post_attention_layernorm  C -> C             its input, 1 number a token
 //   linear      mlp.gate_up_proj          C -> 2 I           its input
-//   activation                            2 I -> I           its input
+//   local       swiglu                    2 I -> I           its input
 //   linear      mlp.down_proj             I -> C, added      its input
 #pragma once
 
@@ -23,24 +23,30 @@
 
 namespace orthant {
 
-enum class OperationKind { norm, linear, attention, activation };
+/// norm: over the residual stream, which columns may shard, together with the addition to the stream before it. linear:
+/// a product with a weight. local: any function of each token, or of each head of a token, by itself; meshes carry it
+/// out on their shards.
+enum class OperationKind { norm, linear, attention, local };
 
 /// One operation of a block. Sizes are elements of one token, unsharded.
 struct Operation {
   OperationKind kind;
-  std::string weight;      // name of its weight within the block: that of the matrix, or the fused name of several
+  std::string function = {};  // of a norm or local operation: its name in norms.h or local_operations.h
+  std::string weight = {};    // name of its weight within the block: of one parameter, or fused of several
   int64_t in = 0, out = 0;
   bool to_stream = false;  // the output is added to the residual stream; otherwise the next operation reads it
-  int64_t statistics = 0;  // numbers of each token that a norm keeps for backward, in float32 or float64
+  /// True if the model frees the output in forward as soon as the next operation has read it, unless that one keeps it.
+  /// All other outputs live until the block ends.
+  bool output_is_temporary = false;
+  int64_t statistics = 0;  // numbers of each token that it keeps for backward, in float32 or float64
+  int64_t additions = 0;   // that an element passes through in forward and backward, those over keys left out
+  int64_t stored = 1;      // tensors that forward stores in the working dtype
   std::vector<ParameterInfo> parameters = {};  // named within the block, matrices before their biases
 
   bool reads_stream() const { return kind == OperationKind::norm || (kind == OperationKind::linear && !to_stream); }
   bool has_bias() const { return !parameters.empty() && parameters.back().is_bias(); }
   /// True if the operation keeps its input for backward. Attention keeps other tensors: see sequence_memory().
   bool keeps_input() const { return kind != OperationKind::attention; }
-  /// True if the model frees the output in forward as soon as the next operation has read it, unless that one keeps it.
-  /// All other outputs live until the block ends.
-  bool output_is_temporary() const { return kind == OperationKind::linear && !to_stream; }
 };
 
 /// The operations of every block, in forward order.

@@ -79,7 +79,8 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 }  // namespace
 
 at::Tensor apply_softcap(const at::Tensor& y, double cap) {
-  return cap > 0 ? y.to(wide(y.scalar_type())).div(cap).tanh().mul(cap) : y;
+  const at::Tensor z = y.to(wide(y.scalar_type()));
+  return cap > 0 ? z.div(cap).tanh().mul(cap) : z;
 }
 
 void check_labels(const at::Tensor& labels, int64_t vocabulary) {

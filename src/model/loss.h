@@ -6,7 +6,7 @@
 
 namespace orthant {
 
-/// Capped logits c tanh(y / c), in float32 or wider; y itself for a cap c of 0.
+/// Capped logits c tanh(y / c), or y itself for a cap c of 0, in float32 (float64 for float64).
 at::Tensor apply_softcap(const at::Tensor& y, double cap);
 
 /// The sum of token losses times batch.loss_scale, a float64 scalar; see Primitives::cross_entropy. Forward computes

@@ -24,6 +24,10 @@ OptimizerSpec optimizer_spec(const OptimizerConfig& config) {
   return *found;
 }
 
+int64_t state_bytes(const OptimizerConfig& config, int master_bytes) {
+  return static_cast<int64_t>(optimizer_spec(config).state.size()) * master_bytes;
+}
+
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
   for (const OptimizerSpec& spec : optimizer_specs({})) names.push_back(spec.name);

@@ -36,6 +36,8 @@ struct OptimizerSpec {
 std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
 /// The optimizer that the settings name.
 OptimizerSpec optimizer_spec(const OptimizerConfig& config);
+/// Bytes of all state tensors for one element of a parameter, whose master weight takes `master_bytes`.
+int64_t state_bytes(const OptimizerConfig& config, int master_bytes);
 /// The optimizers' names in the run file.
 std::vector<std::string> optimizer_names();
 

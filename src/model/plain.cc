@@ -1,12 +1,14 @@
 // The reference implementation of every primitive: plain ATen operators, differentiated by autograd; short rather than
 // fast.
+#include "base/labels.h"
 #include "model/dropout.h"
 #include "model/element.h"
+#include "model/local_operations.h"
 #include "model/loss.h"
+#include "model/norms.h"
 #include "model/primitives.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,40 +18,13 @@ namespace orthant {
 namespace plain {
 namespace {
 
-// Passes a weight to autograd, and adds the gradient that autograd returns to the weight's own buffer.
-struct UseWeight : torch::autograd::Function<UseWeight> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& value, int64_t weight) {
-    context->saved_data["weight"] = weight;
-    return value.view_as(value);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
-    if (weight->take_overwrite_flag()) weight->gradient.zero_();
-    weight->gradient.add_(gradients[0]);
-    weight->written();
-    return {at::Tensor(), at::Tensor()};
-  }
-};
-
-at::Tensor use(const Weight& weight) { return UseWeight::apply(weight.value, reinterpret_cast<int64_t>(&weight)); }
-
 at::Tensor embedding(const at::Tensor& tokens_BT, const Weight& table_VC) {
-  return use(table_VC).index({tokens_BT});
-}
-
-std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
-                                           double eps) {
-  const at::Tensor sum = residual.defined() ? input + residual : input;
-  const auto dtype = wide(sum.scalar_type());
-  const at::Tensor s = sum.to(dtype);
-  const at::Tensor normed = s * at::rsqrt(s.pow(2).mean(-1, true) + eps);
-  return {(normed * use(gain).to(dtype)).to(sum.scalar_type()), sum};
+  return use_weight(table_VC).index({tokens_BT});
 }
 
 at::Tensor plain_linear(const at::Tensor& x, const Weight& weight) {
-  const at::Tensor product = at::matmul(x, use(weight).t());
-  return weight.bias == nullptr ? product : product + use(*weight.bias);
+  const at::Tensor product = at::matmul(x, use_weight(weight).t());
+  return weight.bias == nullptr ? product : product + use_weight(*weight.bias);
 }
 
 // Rotates pairs of channels: channel k is paired with channel k + D/2.
@@ -86,7 +61,8 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
                     .to(dtype);
     }
     const auto summary = [&](const at::Tensor& x_BTKD, const Weight& projection) {
-      return at::einsum("btkd,tp->bkpd", {x_BTKD * present, use(projection).to(dtype)}).repeat_interleave(H / K, 1);
+      return at::einsum("btkd,tp->bkpd", {x_BTKD * present, use_weight(projection).to(dtype)})
+          .repeat_interleave(H / K, 1);
     };
     const at::Tensor keys = summary(rotate(parts[1], cos, sin), *shape.linformer_k);
     const at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
@@ -101,11 +77,6 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
                                 .masked_fill(hidden & nothing.logical_not(), -INFINITY);
   const at::Tensor seen = at::matmul(scores.softmax(-1).masked_fill(nothing, 0.0), v);
   return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
-}
-
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  const auto halves = gate_up.chunk(2, -1);
-  return at::silu(halves[0]) * halves[1];
 }
 
 at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key) {
@@ -124,8 +95,16 @@ at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const M
   return (losses * valid).to(at::kDouble).sum() * batch.loss_scale;
 }
 
+at::Tensor logits(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch) {
+  return plain_linear(labeled_rows(x_BTC, batch.labels_BT), head_VC);
+}
+
 }  // namespace
 }  // namespace plain
+
+at::Tensor labeled_rows(const at::Tensor& x_BTC, const at::Tensor& labels_BT) {
+  return x_BTC.flatten(0, -2).index_select(0, labels_BT.flatten().ne(kIgnoredLabel).nonzero().squeeze(1));
+}
 
 Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> positions) {
   if (!batch.packing) return compute_visibility(rule, positions, batch.sequence_length);
@@ -135,12 +114,13 @@ Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::
 
 Primitives plain_primitives() {
   return {.embedding = plain::embedding,
-          .add_norm = plain::add_norm,
+          .add_norm = plain_add_norm,
           .linear = plain::plain_linear,
           .attention = plain::attention,
-          .swiglu = plain::swiglu,
+          .local = plain_local,
           .dropout = plain::drop,
-          .cross_entropy = plain::cross_entropy};
+          .cross_entropy = plain::cross_entropy,
+          .logits = plain::logits};
 }
 
 }  // namespace orthant

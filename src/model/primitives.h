@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
   VisibilityRule rule;
+  int64_t layer = 0;  // number of the block, the key of its cache
   /// The layer's Linformer projections, restricted to the rows of this rank's tokens, [T, K_p]. Null: full attention.
   const Weight *linformer_k = nullptr, *linformer_v = nullptr;
 
@@ -67,17 +69,21 @@ struct DropoutKey {
 struct Primitives {
   /// Looks up rows of the table: [B,T] -> [B,T,C].
   std::function<at::Tensor(const at::Tensor& tokens_BT, const Weight& table_VC)> embedding;
-  /// Returns (x, s): s = input + residual (s = input if residual is undefined) and x = RMSNorm(s) * gain.
-  std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
-                                                  const Weight& gain_C, double eps)>
+  /// A norm of norms.h over the residual stream, and the addition before it. Returns (x, s): s = input + residual (s =
+  /// input if residual is undefined), and x = the norm of s.
+  std::function<std::pair<at::Tensor, at::Tensor>(const std::string& function, const at::Tensor& input_BTC,
+                                                  const at::Tensor& residual_BTC, const Weight& gain_C, double eps)>
       add_norm;
   /// x W^T, plus W's bias if it has one: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
   /// Applies rotary positions, then grouped-query attention under the rule's visibility. Each row of qkv holds the
   /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
-  /// silu(gate) * up. Each row of gate_up holds gate, then up: [B,T,2I] -> [B,T,I].
-  std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
+  /// A function of local_operations.h, [B,T,in] -> [B,T,out]. The weight is null for functions without one. `shape` has
+  /// the heads of this rank.
+  std::function<at::Tensor(const std::string& function, const at::Tensor& x, const Weight* weight,
+                           const AttentionShape& shape, double eps)>
+      local;
   /// Zeroes elements by key and scales the rest by 1/(1-p).
   std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key)> dropout;
   /// The sum over valid labels of -log softmax(x W^T)[label], with the terms that `loss` adds, times batch.loss_scale;
@@ -85,7 +91,12 @@ struct Primitives {
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                            const OutputLoss& loss)>
       cross_entropy;
+  /// The logits x W^T of the N tokens that have a label, in order and over the full vocabulary: [B,T,C] -> [N,V].
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch)> logits;
 };
+
+/// The rows of x [B,T,C] whose tokens have a label: [N,C].
+at::Tensor labeled_rows(const at::Tensor& x_BTC, const at::Tensor& labels_BT);
 
 /// Primitives from plain ATen operators and autograd, for any dtype: slow, short, and the reference for all other
 /// bindings.

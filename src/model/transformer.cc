@@ -34,6 +34,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
     };
     AttentionShape attention = attention_;
+    attention.layer = layer;
     if (a.linformer_length > 0) {
       attention.linformer_k = weight("self_attn.linformer_k");
       attention.linformer_v = weight("self_attn.linformer_v");
@@ -58,45 +59,45 @@ at::Tensor Transformer::embed(const Microbatch& batch) const {
   return embedded(primitives_.embedding(batch.tokens_BT, *embedding_), batch);
 }
 
-at::Tensor Transformer::run_block(const Primitives& primitives, int layer, const at::Tensor& x_BTC,
-                                  const Microbatch& batch) const {
+at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
   const Block& block = blocks_[static_cast<size_t>(layer)];
   auto site = 1 + 2 * static_cast<uint64_t>(layer);  // of the dropout of the next addition to the residual stream
+  const double eps = architecture_.rms_norm_eps;
   at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
   at::Tensor value;                  // output of the last operation
-  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary()
+  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary
   for (const auto& [operation, weight] : block.operations) {
     switch (operation.kind) {
       case OperationKind::norm:
-        std::tie(value, stream) = added.defined()
-                                      ? primitives.add_norm(added, stream, *weight, architecture_.rms_norm_eps)
-                                      : primitives.add_norm(stream, {}, *weight, architecture_.rms_norm_eps);
+        std::tie(value, stream) =
+            added.defined() ? primitives_.add_norm(operation.function, added, stream, *weight, eps)
+                            : primitives_.add_norm(operation.function, stream, {}, *weight, eps);
         kept.push_back(stream);
         break;
       case OperationKind::linear:
-        value = primitives.linear(value, *weight);
+        value = primitives_.linear(value, *weight);
         break;
       case OperationKind::attention:
-        value = primitives.attention(value, batch, block.attention);
+        value = primitives_.attention(value, batch, block.attention);
         break;
-      case OperationKind::activation:
-        value = primitives.swiglu(value);
+      case OperationKind::local:
+        value = primitives_.local(operation.function, value, weight, block.attention, eps);
         break;
     }
     if (operation.to_stream) added = drop(value, batch, site++);
-    if (!operation.output_is_temporary()) kept.push_back(operation.to_stream ? added : value);
+    if (!operation.output_is_temporary) kept.push_back(operation.to_stream ? added : value);
   }
   return stream + added;
 }
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
-  if (!options_.recompute) return run_block(primitives_, layer, x_BTC, batch);
-  return recompute(x_BTC,
-                   [this, layer, batch](const at::Tensor& x) { return run_block(primitives_, layer, x, batch); });
+  if (!options_.recompute) return run_block(layer, x_BTC, batch);
+  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(layer, x, batch); });
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {
-  return primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
+  const std::string function = stream_norm(architecture_, "model.norm").function;
+  return primitives_.add_norm(function, x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
 }
 
 OutputLoss Transformer::output_loss(const Microbatch& batch) const {
@@ -110,15 +111,19 @@ at::Tensor Transformer::loss(const at::Tensor& x_BTC, const Microbatch& batch) c
   return primitives_.cross_entropy(final_norm(x_BTC), *head_, batch, output_loss(batch));
 }
 
-at::Tensor Transformer::forward(const Microbatch& batch) const {
+at::Tensor Transformer::run_blocks(const Microbatch& batch) const {
   at::Tensor x = embed(batch);
   for (int layer = 0; layer < architecture_.num_hidden_layers; ++layer) x = block(layer, x, batch);
-  return loss(x, batch);
+  return x;
 }
 
-at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
-  return apply_softcap(primitives_.linear(final_norm(x_BTC), *head_), architecture_.final_logit_softcapping);
+at::Tensor Transformer::forward(const Microbatch& batch) const { return loss(run_blocks(batch), batch); }
+
+at::Tensor Transformer::logits(const at::Tensor& x_BTC, const Microbatch& batch) const {
+  return apply_softcap(primitives_.logits(final_norm(x_BTC), *head_, batch), architecture_.final_logit_softcapping);
 }
+
+at::Tensor Transformer::logits(const Microbatch& batch) const { return logits(run_blocks(batch), batch); }
 
 int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }
 

@@ -41,8 +41,10 @@ class Transformer {
   at::Tensor forward(const Microbatch& batch) const;
   /// The final norm, whose result is the input of the head.
   at::Tensor final_norm(const at::Tensor& x_BTC) const;
-  /// Final norm and head, with capped logits: [B,T,C] -> [B,T,V].
-  at::Tensor logits(const at::Tensor& x_BTC) const;
+  /// Final norm and head: the capped logits [N,V] of the N tokens that have a label, in float32 (float64 for float64).
+  at::Tensor logits(const at::Tensor& x_BTC, const Microbatch& batch) const;
+  /// The complete model up to those logits: embedding, every block, head.
+  at::Tensor logits(const Microbatch& batch) const;
 
   /// How often one microbatch accumulates into a weight's gradient: twice for a tied embedding, else once.
   int uses(const Weight& weight) const;
@@ -53,7 +55,6 @@ class Transformer {
   const AttentionShape& attention_shape() const { return attention_; }
 
  private:
-  friend class Decoder;
   /// An operation with the weight that it reads in one layer; null for operations without one.
   struct BoundOperation {
     Operation operation;
@@ -64,7 +65,8 @@ class Transformer {
     AttentionShape attention;
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
-  at::Tensor run_block(const Primitives& primitives, int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+  at::Tensor run_blocks(const Microbatch& batch) const;
+  at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
 
   Architecture architecture_;
   Primitives primitives_;

@@ -54,6 +54,15 @@ void Weight::written() const {
   if (owner != nullptr && owner->on_gradient) owner->on_gradient(*this);
 }
 
+void Weight::add_gradient(const at::Tensor& more) const {
+  if (take_overwrite_flag()) {
+    gradient.copy_(more);
+  } else {
+    gradient.add_(more);
+  }
+  written();
+}
+
 bool Weight::defers() const { return owner != nullptr && owner->deferred != nullptr; }
 
 void Weight::add_weight_product(std::function<void()> product) const {

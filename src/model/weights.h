@@ -28,6 +28,8 @@ struct Weight {
   bool take_overwrite_flag() const { return std::exchange(fresh, false); }
   /// Reports that an operator has added one microbatch's gradient to `gradient`; every operator must call it.
   void written() const;
+  /// Adds one microbatch's gradient, of the weight's shape, and calls written().
+  void add_gradient(const at::Tensor& more) const;
   /// Runs `product`, which adds one microbatch's gradient, then written(): at once, or later through Weights::deferred.
   /// Tensors that `product` captures live until then.
   void add_weight_product(std::function<void()> product) const;
@@ -80,6 +82,9 @@ class Weights {
   std::map<std::string, int> by_name_;
   at::Tensor masters_, gradients_, values_;
 };
+
+/// The weight's value as autograd sees it. The gradient that autograd returns is added to the weight's own buffer.
+at::Tensor use_weight(const Weight& weight);
 
 /// This rank's shard of an unsharded tensor.
 at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole);

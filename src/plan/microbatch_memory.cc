@@ -29,7 +29,7 @@ struct BlockStep {
   OperationKind kind;
   bool to_stream, output_is_temporary;
   int64_t in, out;
-  int64_t statistics = 0;     // numbers kept by a norm
+  int64_t statistics = 0;     // kept for backward
   ProductBytes product = {};  // of a linear operation
 };
 
@@ -44,17 +44,22 @@ struct Block {
     const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens;
     stream = product.stream;
     statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
-    kept = block_bytes(shape.block,
-                       {.stream = stream, .row = row, .statistic = statistic, .attention = attention.saved_bytes});
+    const BlockSizes sizes{.stream = stream,
+                           .row = row,
+                           .number = tokens * shape.sum_bytes,
+                           .statistic = statistic,
+                           .attention = attention.saved_bytes};
+    kept = block_bytes(shape.block, sizes);
     size_t linears = 0;
-    for (const auto& [operation, in, out] : shape.block) {
+    for (const ColumnOperation& own : shape.block) {
+      const Operation& operation = own.operation;
       const bool linear = operation.kind == OperationKind::linear, norm = operation.kind == OperationKind::norm;
       steps.push_back({.kind = operation.kind,
                        .to_stream = operation.to_stream,
-                       .output_is_temporary = operation.output_is_temporary(),
-                       .in = operation.reads_stream() ? stream : row * in,
-                       .out = operation.to_stream || norm ? stream : row * out,
-                       .statistics = operation.statistics * statistic,
+                       .output_is_temporary = operation.output_is_temporary,
+                       .in = operation.reads_stream() ? stream : row * own.in,
+                       .out = operation.to_stream || norm ? stream : row * own.out,
+                       .statistics = sizes.statistics_of(own),
                        .product = linear ? product.linears[linears++] : ProductBytes()});
     }
     cut = plan.sequence.ulysses * plan.sequence.ring > 1;
@@ -93,9 +98,9 @@ class BlockBackward {
         case OperationKind::attention:
           attention(b.steps[i]);
           break;
-        case OperationKind::activation:
-          held_.take(b.steps[i].in);  // then the gradient of the output and the kept input are freed
-          held_.free(b.steps[i].out + b.steps[i].in);
+        case OperationKind::local:
+          held_.take(b.steps[i].in);  // then the gradient of the output and what was kept are freed
+          held_.free(b.steps[i].out + b.steps[i].in + b.steps[i].statistics);
           break;
       }
     }
@@ -189,11 +194,13 @@ int64_t weight_gradients(const Block& b) {
 int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes& sizes) {
   int64_t bytes = 0;
   bool input_is_kept = false;  // attention keeps its output, which the next product reads
-  for (const auto& [operation, in, out] : block) {
+  for (const ColumnOperation& own : block) {
+    const Operation& operation = own.operation;
     const bool attention = operation.kind == OperationKind::attention;
     if (attention) bytes += sizes.attention;
-    if (operation.keeps_input() && !input_is_kept) bytes += operation.reads_stream() ? sizes.stream : sizes.row * in;
-    bytes += operation.statistics * sizes.statistic;
+    const int64_t input = operation.reads_stream() ? sizes.stream : sizes.row * own.in;
+    if (operation.keeps_input() && !input_is_kept) bytes += input;
+    bytes += sizes.statistics_of(own);
     input_is_kept = attention;
   }
   return bytes;
@@ -205,7 +212,7 @@ MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t seque
   memory.boundary = b.stream;
   memory.block = b.recomputes ? b.stream : b.kept;
   // The input of the last norm and, unless the vocabulary is sharded, the gradient that the loss makes.
-  memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.statistic;
+  memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.steps.front().statistics;
   memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
   memory.forward = forward(b);
   memory.embedding_forward = b.product.embedding.forward, memory.embedding_backward = b.product.embedding.backward;

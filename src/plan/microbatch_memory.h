@@ -36,9 +36,15 @@ struct MicrobatchMemory {
 MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences);
 
 /// Bytes of tensors in a block. `stream`: this rank's shard of the residual stream; `row`: one element of every token;
-/// `statistic`: one number that a norm over the stream keeps of every token; `attention`: what attention keeps.
+/// `number`: one statistic of every token; `statistic`: the same of the tokens in this rank's shard of the stream;
+/// `attention`: what attention keeps.
 struct BlockSizes {
-  int64_t stream = 0, row = 0, statistic = 0, attention = 0;
+  int64_t stream = 0, row = 0, number = 0, statistic = 0, attention = 0;
+
+  /// Bytes of the statistics that an operation keeps.
+  int64_t statistics_of(const ColumnOperation& own) const {
+    return own.statistics * (own.operation.kind == OperationKind::local ? number : statistic);
+  }
 };
 /// Returns the bytes that a block keeps from forward to backward, its input included.
 int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes& sizes);

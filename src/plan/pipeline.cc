@@ -260,8 +260,7 @@ Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const
                                                  .durations = Durations::of(all.forward, all.input, all.weights)}));
   if (other == schedule) return other;
   const Timeline now = simulate(schedule, durations), then = simulate(other, durations);
-  const bool holds_more = !std::equal(then.peak_live.begin(), then.peak_live.end(), now.peak_live.begin(),
-                                      std::less_equal<>());
+  const bool holds_more = !std::ranges::equal(then.peak_in_flight, now.peak_in_flight, std::less_equal<>());
   return holds_more || then.makespan_s >= now.makespan_s ? schedule : other;
 }
 

@@ -20,10 +20,13 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Sharding& plan) 
     case ParameterRole::projection:  // its rows stand for tokens, and are sharded as these are over the ring
       layout.split[0] = {kRing};
       return layout;
+    case ParameterRole::head_gain:
+      return layout;
     case ParameterRole::from_stream_bias:  // sharded as the rows of its matrix
       layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::gain:
+    case ParameterRole::norm_bias:
     case ParameterRole::to_stream_bias:  // sharded as the width of the residual stream
       if (plan.tensor.stream == StreamSharding::width) layout.split[0] = {kColumn};
       return layout;
@@ -62,11 +65,14 @@ std::vector<std::string> gradient_axes(const Sharding& plan) {
 }
 
 // Returns the axes over which the gradient of a parameter would be a partial sum if the parameter were not sharded.
-// Columns are among them for a Linformer projection, because the heads of each column use all of it.
+// Columns are among them for a Linformer projection and for the gains of heads, because the heads of each column use
+// all of these.
 std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const ParameterPlacement& plan) {
   std::vector<std::string> axes = plan.gradient_axes;
   const bool known = std::find(axes.begin(), axes.end(), kColumn) != axes.end();
-  if (parameter.role == ParameterRole::projection && plan.tensor.columns > 1 && !known) axes.emplace_back(kColumn);
+  const bool used_by_heads =
+      parameter.role == ParameterRole::projection || parameter.role == ParameterRole::head_gain;
+  if (used_by_heads && plan.tensor.columns > 1 && !known) axes.emplace_back(kColumn);
   return axes;
 }
 

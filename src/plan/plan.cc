@@ -32,6 +32,12 @@ void check_plan(const Config& config, const RunFacts& facts) {
   }
 }
 
+Plan make_generation_plan(Plan plan) {
+  plan.sequence = {};
+  if (plan.tensor.stream == StreamSharding::tokens) plan.tensor.stream = StreamSharding::none;
+  return plan;
+}
+
 int64_t Plan::largest_memory_bytes() const {
   int64_t largest = 0;
   for (const auto& rank : memory) largest = std::max(largest, rank.total());

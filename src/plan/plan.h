@@ -42,6 +42,10 @@ struct Plan : ParameterPlacement {
   int64_t largest_communication_bytes() const;
 };
 
+/// The plan of generation: the ranks of one replica continue a text, and each holds all of its tokens, because they
+/// compute one token at a time. Columns that shard the residual stream by tokens replicate it instead.
+Plan make_generation_plan(Plan plan);
+
 /// Plans the run; a pure function of config and facts. tensor_parallel_kind must not be "auto", which advised_plan()
 /// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);

@@ -63,7 +63,7 @@ void add_slice_traffic(MessageTable& table, const ParameterPlacement& plan, int 
   table.add(at, traffic.embedding, "embedding", microbatches);
   table.add(at, traffic.head, "output layer", microbatches);
   const bool has_norm = plan.stages.back().owner == plan.pipeline_rank(rank);
-  table.add(at, traffic.norm, "last norm", has_norm ? 2 * microbatches : 0);
+  table.add(at, traffic.norm, "last norm", has_norm ? microbatches : 0);
 }
 
 // Adds the messages of the sharded output layer (its input, softmax statistics and its input's gradient) and of the

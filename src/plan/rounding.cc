@@ -13,7 +13,7 @@
 namespace orthant {
 namespace {
 
-// What the bounds count in one block. docs/numerics.md explains each number.
+// The numbers of one block that the bounds depend on. docs/numerics.md explains each.
 struct BlockRoundings {
   int64_t additions = 0;  // that an element passes through one after the other, forward and backward
   int64_t stored = 0;     // tensors that forward stores in the working dtype; backward stores as many gradients
@@ -23,28 +23,13 @@ struct BlockRoundings {
 };
 
 void BlockRoundings::add(const Operation& operation, const Architecture& a, int64_t seq_len) {
-  switch (operation.kind) {
-    case OperationKind::norm:
-      additions += operation.in + operation.out;
-      stored += 1;
-      break;
-    case OperationKind::linear:
-      additions += operation.in + operation.out + (operation.has_bias() ? 1 : 0);
-      stored += operation.to_stream ? 2 : 1;  // its output, and the sum with the residual stream
-      products += 1;
-      biases += operation.has_bias() ? 1 : 0;
-      break;
-    case OperationKind::attention: {
-      // Keys; with Linformer, the tokens of a summary and the summaries.
-      const int64_t keys = seq_len + a.linformer_length;
-      additions += 2 * a.head_dim + 3 * keys;
-      stored += 2;  // rotated queries and keys, and the output
-      break;
-    }
-    case OperationKind::activation:
-      stored += 1;
-      break;
-  }
+  additions += operation.additions;
+  stored += operation.stored;
+  // Sums over keys: one in forward, two in backward. With Linformer, over the tokens of a summary and the summaries.
+  if (operation.kind == OperationKind::attention) additions += 3 * (seq_len + a.linformer_length);
+  if (operation.kind != OperationKind::linear) return;
+  products += 1;
+  biases += operation.has_bias() ? 1 : 0;
 }
 
 }  // namespace

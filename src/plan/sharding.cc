@@ -47,6 +47,7 @@ TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequence
           .vocabulary = a.vocab_size,
           .block = column_operations(block_operations(a), sharding.tensor, sharding.mesh.coord(rank, kColumn)),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, sharding.tensor.columns, 0).size()),
+          .norm_statistics = stream_norm(a, "model.norm").statistics,
           .loss_statistics = make_output_loss(sharding.config).statistics(),
           .element_bytes = attention.element_bytes,
           .sum_bytes = attention.sum_bytes()};
@@ -63,9 +64,13 @@ std::vector<int64_t> Sharding::token_positions(int rank) const {
 }
 
 std::vector<int64_t> Sharding::stream_shape(int rank, int64_t sequences) const {
+  return stream_shape(rank, sequences, num_token_positions(rank));
+}
+
+std::vector<int64_t> Sharding::stream_shape(int rank, int64_t sequences, int64_t tokens) const {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };
-  const int64_t tokens = num_token_positions(rank), width = architecture.hidden_size;
+  const int64_t width = architecture.hidden_size;
   return {sequences, tensor.stream == StreamSharding::tokens ? part(tokens) : tokens,
           tensor.stream == StreamSharding::width ? part(width) : width};
 }

@@ -47,8 +47,10 @@ struct Sharding {
   std::vector<int64_t> token_positions(int rank) const;
   int64_t num_token_positions(int rank) const;
   /// Shape [sequences, tokens, width] of this rank's shard of the residual stream for a microbatch of `sequences`
-  /// sequences; the tensor sent to the next stage. Its size in bytes.
+  /// sequences; the tensor sent to the next stage. Its size in bytes. The second form is for sequences of which the
+  /// rank's columns hold `tokens` tokens, instead of those of training.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
+  std::vector<int64_t> stream_shape(int rank, int64_t sequences, int64_t tokens) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;
   /// The rank's vocabulary rows if the vocabulary is sharded over the pipeline, and within each shard over columns.
   Range vocabulary_rows(int rank) const;

@@ -148,7 +148,7 @@ std::string time_section(const Metrics& metrics) {
   chart.series = {layer("compute", "blue", rest), layer("exposed comm", "orange", communication),
                   layer("waiting for data", "purple", data)};
   return card("time", "Where the time goes",
-              "The whole run, and each step, on rank 0. Exposed communication is the time in which the rank waits for "
+              "The full run and each step, on rank 0. Exposed communication is the time in which the rank waits for "
               "messages and computes nothing.",
               body + responsive(chart, true));
 }

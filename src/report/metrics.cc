@@ -26,11 +26,11 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
   const int error = errno;
   std::string message = fmt::format("{} {}: {}", what, path, std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) message += "; make room there, or choose another job.dump_folder";
+  if (error == ENOSPC || error == EDQUOT) message += "; free some space there, or choose another job.dump_folder";
   throw DataError(message);
 }
 
-std::string read_whole(const std::string& path) {
+std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) fail("cannot read", path);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -132,7 +132,7 @@ std::string to_json_line(const ValidationMetrics& m) {
 
 Metrics read_metrics(const std::string& path) {
   Metrics metrics;
-  read_lines(read_whole(path), path, INT64_MAX, metrics);
+  read_lines(read_text(path), path, INT64_MAX, metrics);
   return metrics;
 }
 
@@ -141,9 +141,9 @@ MetricsWriter::MetricsWriter(std::string path, std::optional<int64_t> resumed_st
   Metrics kept;
   if (resumed_step && ::access(path_.c_str(), F_OK) == 0) {
     try {
-      saved_bytes = read_lines(read_whole(path_), path_, *resumed_step, kept);
+      saved_bytes = read_lines(read_text(path_), path_, *resumed_step, kept);
     } catch (const DataError& error) {
-      throw DataError(fmt::format("{}; the checkpoints are untouched: move {} away to resume without its history",
+      throw DataError(fmt::format("{}; the checkpoints are unchanged: move {} away to resume without its history",
                                   error.what(), path_));
     }
   }

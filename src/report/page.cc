@@ -63,9 +63,8 @@ std::string tiles(const ReportData& data) {
               "of rank 0's step time");
   const double peak = static_cast<double>(peak_memory(steps)), expected = expected_total(data);
   out += tile("Peak memory", format_bytes(peak), expected > 0 ? "expected " + format_bytes(expected) : "largest rank");
-  out += tile(
-      "Trained on", format_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
-      fmt::format("{}, {} in them", counted(static_cast<int64_t>(steps.size()), "step"), format_seconds(time.total)));
+  out += tile("Trained on", format_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
+              fmt::format("{} in {}", counted(static_cast<int64_t>(steps.size()), "step"), format_seconds(time.total)));
   return out + "</div>\n";
 }
 
@@ -94,28 +93,28 @@ std::string header(const ReportData& data) {
     out += fmt::format("<div class=\"long\"><dt>Run it again</dt><dd><code>{}</code></dd></div>\n", escape(again));
   }
   out += "</dl>\n</header>\n";
-  for (const auto& problem : data.problems) out += missing("Left out: " + escape(problem));
+  for (const auto& problem : data.problems) out += missing("Not shown: " + escape(problem));
   return out;
 }
 
 std::string memory_section(const ReportData& data) {
   constexpr const char* kColors[] = {"blue", "green", "purple", "orange", "gray"};
   const double peak = static_cast<double>(peak_memory(data.metrics.steps)), expected = expected_total(data);
-  const double whole = std::max(peak, expected);
+  const double scale = std::max(peak, expected);
   std::string body;
   if (data.expected_memory.empty()) {
-    body += missing("What was expected is not known here: the folder has no plan.json with bytes by part.");
+    body += missing("The expected memory is unknown: the folder has no plan.json with bytes by part.");
   } else {
     std::vector<Part> parts;
     for (const auto& part : data.expected_memory) {
       parts.push_back({part.name, kColors[parts.size() % std::size(kColors)], format_bytes(part.bytes), part.bytes});
     }
-    body += fmt::format("<h3>Expected <b>{}</b></h3>\n", format_bytes(expected)) + strip(parts, whole);
+    body += fmt::format("<h3>Expected <b>{}</b></h3>\n", format_bytes(expected)) + strip(parts, scale);
   }
   body += fmt::format("<h3>Measured <b>{}</b>{}</h3>\n", peak > 0 ? format_bytes(peak) : "nothing",
                       peak > 0 && expected > 0 ? fmt::format(", {:+.1f}%", 100 * (peak - expected) / expected) : "");
-  if (peak > 0) body += strip({{"peak", "gray", format_bytes(peak), peak}}, whole);
-  return card("memory", "Memory", "Of the rank that needs most, since the run was last started.", body);
+  if (peak > 0) body += strip({{"peak", "gray", format_bytes(peak), peak}}, scale);
+  return card("memory", "Memory", "Peak of the rank with the largest one, since the last start of the run.", body);
 }
 
 std::string validation_section(const Metrics& metrics) {
@@ -133,14 +132,13 @@ std::string validation_section(const Metrics& metrics) {
 }
 
 std::string sample_section(const std::string& text) {
-  return card(
-      "sample", "Sample", "Held-out text, and what the trained model made of it.",
-      text.empty() ? missing("The folder has no sample.txt: train writes it after the last step.")
-                   : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
+  return card("sample", "Sample", "Held-out text and the output of the trained model.",
+              text.empty() ? missing("The folder has no sample.txt: train writes it after the last step.")
+                           : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
 }
 
 std::string config_section(const std::string& text) {
-  return card("config", "Configuration", "In effect, with where each value came from.",
+  return card("config", "Configuration", "The effective settings, with the source of each value.",
               text.empty() ? missing("The folder has no config.toml.")
                            : "<details><summary>config.toml</summary><pre>" + escape(text) + "</pre></details>\n");
 }

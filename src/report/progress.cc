@@ -72,7 +72,7 @@ std::string short_step_time(double seconds) {
 }
 
 // At most four characters.
-std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.0f}%", 100 * share) : "-"; }
+std::string percent(double fraction) { return std::isfinite(fraction) ? fmt::format("{:.0f}%", 100 * fraction) : "-"; }
 
 std::string step_of(std::string_view word, int64_t step, int64_t total_steps) {
   if (total_steps <= 9999) return fmt::format("{:<5}{:>5}/{}", word, step, total_steps);

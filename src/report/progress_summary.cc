@@ -14,7 +14,7 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kLabelColumns = 12, kLeastColumns = 40, kMostColumns = 100;
+constexpr size_t kLabelColumns = 12, kMinColumns = 40, kMaxColumns = 100;
 
 struct Row {
   std::string label;
@@ -26,7 +26,8 @@ size_t columns(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// Breaks the text at spaces into lines of at most `width` columns. A longer word, such as a path, stays in one piece.
+// Breaks the text at spaces into lines of at max_columns `width` columns. A longer word, such as a path, stays in one
+// piece.
 std::vector<std::string> wrap(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (const auto& word : split(text, ' ')) {
@@ -55,7 +56,7 @@ std::string dim(const std::string& text, const TerminalStyle& style) {
   return style.color ? "\x1b[2m" + text + "\x1b[0m" : text;
 }
 
-bool known(double value) { return std::isfinite(value) && value != 0; }
+bool has_value(double value) { return std::isfinite(value) && value != 0; }
 
 struct Pieces {
   std::string_view top_left, top_right, bottom_left, bottom_right, across, down;
@@ -66,12 +67,12 @@ constexpr Pieces kAsciiPieces = {"+", "+", "+", "+", "-", "|"};
 std::string box(const std::string& title, const std::vector<Row>& rows, const TerminalStyle& style) {
   const Pieces& piece = style.unicode ? kUnicodePieces : kAsciiPieces;
   constexpr size_t kFrame = 6;  // two vertical bars, and two spaces next to each
-  const size_t most = std::clamp<size_t>(static_cast<size_t>(style.columns), kLeastColumns, kMostColumns);
+  const size_t max_columns = std::clamp<size_t>(static_cast<size_t>(style.columns), kMinColumns, kMaxColumns);
   std::vector<Row> lines;
-  size_t width = std::min<size_t>(64, most - kFrame);
+  size_t width = std::min<size_t>(64, max_columns - kFrame);
   for (const auto& row : rows) {
     std::string label = row.label;
-    for (const auto& value : wrap(row.value, most - kFrame - kLabelColumns)) {
+    for (const auto& value : wrap(row.value, max_columns - kFrame - kLabelColumns)) {
       lines.push_back({std::exchange(label, ""), value});
       width = std::max(width, kLabelColumns + columns(value));
     }
@@ -99,15 +100,17 @@ std::vector<Row> summary_rows(const Summary& s) {
     if (present) rows.push_back({label, value});
   };
   add("stopped", !s.stopped.empty(), s.stopped);
-  add("loss", known(s.last_loss),
-      or_nothing(known(s.first_loss), fmt::format("{:.4f} at first, ", s.first_loss)) +
-          fmt::format("{:.4f} at last", s.last_loss));
-  add("validation", known(s.best_validation_loss),
-      fmt::format("{:.4f} at best, after step {}{}", s.best_validation_loss, s.best_validation_step,
-                  or_nothing(known(s.best_bits_per_byte), fmt::format("; {:.3f} bits/byte", s.best_bits_per_byte))));
-  add("speed", known(s.tokens_per_second_median),
-      fmt::format("{} tokens/s{} (medians)", format_count(s.tokens_per_second_median),
-                  or_nothing(known(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")));
+  add("loss", has_value(s.last_loss),
+      or_nothing(has_value(s.first_loss), fmt::format("first {:.4f}, ", s.first_loss)) +
+          fmt::format("last {:.4f}", s.last_loss));
+  add("validation", has_value(s.best_validation_loss),
+      fmt::format(
+          "best {:.4f}, after step {}{}", s.best_validation_loss, s.best_validation_step,
+          or_nothing(has_value(s.best_bits_per_byte), fmt::format("; {:.3f} bits/byte", s.best_bits_per_byte))));
+  add("speed", has_value(s.tokens_per_second_median),
+      fmt::format(
+          "{} tokens/s{} (medians)", format_count(s.tokens_per_second_median),
+          or_nothing(has_value(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")));
   add("time", std::isfinite(s.communication_share) && s.steps > 0,
       fmt::format("{:.1f}% of rank 0's step time is exposed communication", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
@@ -148,15 +151,15 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
 
 std::string summary(const Summary& s, const TerminalStyle& style) {
   const std::string title = s.steps > 0 ? fmt::format("{} in {}", counted(s.steps, "step"), format_seconds(s.seconds))
-                                        : std::string("no step was left to do");
+                                        : std::string("all steps were done already");
   std::string out = box(title, summary_rows(s), style);
   const std::array<std::pair<const char*, const std::string*>, 2> commands = {
-      {{"To go on:", &s.resume_command}, {"To sample:", &s.sample_command}}};
+      {{"To resume:", &s.resume_command}, {"To sample:", &s.sample_command}}};
   for (const auto& [label, command] : commands) {
     if (!command->empty()) out += fmt::format("\n{}\n  {}\n", dim(label, style), bold(*command, style));
   }
   if (const std::string sample = visible_text(s.sample_text); !trim(sample).empty()) {
-    out += fmt::format("\n{}\n", dim("A sample: held-out text, and what the model made of it", style));
+    out += fmt::format("\n{}\n", dim("Sample: held-out text and the output of the model", style));
     for (const auto& line : split(trim(sample), '\n')) out += line.empty() ? "\n" : "  " + line + "\n";
   }
   return out;

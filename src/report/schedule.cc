@@ -63,8 +63,8 @@ std::string measured_part(const MeasuredStep& measured) {
   out += image(draw_svg(measured.schedule, without_messages(timeline), fmt::format("Measured, step {}", measured.step)),
                "The measured schedule");
   out += fmt::format(
-      "<h3>Simulated with what each computation took: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
-      "what messages cost. Means by stage:</h3>\n",
+      "<h3>Simulated with the measured computations: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
+      "the cost of messages. Means by stage:</h3>\n",
       show(1e3 * measured.simulated_s, 1), show(timeline.makespan_s / measured.simulated_s, 3));
   return out + durations_table(measured);
 }
@@ -75,9 +75,9 @@ std::string schedule_section(const ReportData& data) {
   if (!data.has_pipeline) return "";
   std::string body = data.schedule_svg.empty() ? missing("The folder has no schedule.svg.")
                                                : image(data.schedule_svg, "The planned schedule");
-  const char* note = "Who does what, when, as planned.";
+  const char* note = "The Actions of each rank over time, as planned.";
   if (data.measured) {
-    note = "Who does what, when: as planned, and as it was.";
+    note = "The Actions of each rank over time, planned and measured.";
     body += measured_part(*data.measured);
   }
   return card("schedule", "Schedule", note, body);

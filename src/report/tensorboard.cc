@@ -68,7 +68,8 @@ double unix_time_s() {
 [[noreturn]] void fail(const std::string& path) {
   const int error = errno;
   throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error),
-                              error == ENOSPC ? "; make room there, or set metrics.enable_tensorboard = false" : ""));
+                              error == ENOSPC ? "; free some space there, or set metrics.enable_tensorboard = false"
+                                              : ""));
 }
 
 std::string host_name() {
@@ -119,7 +120,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::optional<in
     : learning_rate_name_("lr/" + optimizer) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw DataError(fmt::format("cannot make the folder {}: {}", folder, error.message()));
+  if (error) throw DataError(fmt::format("cannot create the folder {}: {}", folder, error.message()));
   const double now = unix_time_s();
   for (int n = 0; file_ < 0; ++n) {
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(now), host_name(),

@@ -3,7 +3,7 @@
 // In pseudo-code, the row of step s on one rank is:
 //
 //   forwards of the first microbatches
-//   SETTLE: receive the total statistics of step s - 1
+//   FINALIZE: receive the total statistics of step s - 1
 //           if the update of step s - 1 was wrong: restore the copies
 //           report the result of step s - 1
 //           if its update was wrong or has not been made: update with the total, and start this row again
@@ -11,7 +11,7 @@
 //   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
 //           if they permit the update: copy masters and optimizer state, and update
 //
-// After a clipped step, no rank updates in STEP. All then wait after the row for the total, and SETTLE of step s + 1
+// After a clipped step, no rank updates in STEP. All then wait after the row for the total, and FINALIZE of step s + 1
 // has nothing to do.
 #include <cmath>
 

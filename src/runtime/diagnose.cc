@@ -27,8 +27,9 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   p.embedding = [=, &inner](const at::Tensor& tokens, const Weight& table) {
     return look(inner.embedding(tokens, table), "the output of " + name(table));
   };
-  p.add_norm = [=, &inner](const at::Tensor& x, const at::Tensor& residual, const Weight& gain, double eps) {
-    auto both = inner.add_norm(x, residual, gain, eps);
+  p.add_norm = [=, &inner](const std::string& function, const at::Tensor& x, const at::Tensor& residual,
+                           const Weight& gain, double eps) {
+    auto both = inner.add_norm(function, x, residual, gain, eps);
     look(both.second, "the residual stream before " + name(gain));
     look(both.first, "the output of " + name(gain));
     return both;
@@ -39,7 +40,10 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   p.attention = [=, &inner](const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape) {
     return look(inner.attention(qkv, batch, shape), "the output of attention");
   };
-  p.swiglu = [=, &inner](const at::Tensor& gate_up) { return look(inner.swiglu(gate_up), "the output of SwiGLU"); };
+  p.local = [=, &inner](const std::string& function, const at::Tensor& x, const Weight* weight,
+                        const AttentionShape& shape, double eps) {
+    return look(inner.local(function, x, weight, shape, eps), "the output of " + function);
+  };
   p.dropout = [=, &inner](const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
     return look(inner.dropout(x, batch, key), "the output of dropout");
   };
@@ -76,7 +80,7 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const std::vector<Action> row = select_forwards(parts_.row);
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
-  ModelStages looking(parts_.pipeline, model, weights_, reducer_, comm_);
+  ModelStages looking(parts_.pipeline, model, weights_, nullptr, comm_);
   looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
                     .announce =

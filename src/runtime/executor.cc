@@ -30,22 +30,22 @@ Executor::Executor(StageTable table, StageWork work, Comm& comm)
     : comm_(comm), table_(std::move(table)), work_(std::move(work)), messages_(comm, table_.owners) {}
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
-  periods_.clear();
+  intervals_.clear();
   has_backwards_ = has_backwards(row);
-  messages_.limit(has_backwards_ ? std::numeric_limits<size_t>::max() : kAhead);
+  messages_.limit_incomplete_sends(has_backwards_ ? std::numeric_limits<size_t>::max() : kAhead);
   size_t received = 0;  // all RECVs before this index are posted
   for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
-    periods_.push_back({Clock::now(), {}});
+    intervals_.push_back({Clock::now(), {}});
     const Stream stream = facts(row[index].kind).stream;
-    if (row[index].kind == ActionKind::SETTLE) {
-      // RECVs after SETTLE are not posted before it: if the row starts again, their messages are sent again.
+    if (row[index].kind == ActionKind::FINALIZE) {
+      // RECVs after FINALIZE are not posted before it: if the row starts again, their messages are sent again.
       if (work_.settle(row[index])) {
-        periods_.clear();
+        intervals_.clear();
         received = 0, index = 0;
         continue;
       }
-      periods_.back().start = Clock::now();
+      intervals_.back().start = Clock::now();
     } else if (stream == Stream::compute) {
       received = receive_ahead(row, index);
       // Lets small messages advance. The next chance may come only after a whole pass, while a peer waits for its send
@@ -53,7 +53,7 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
       comm_.progress();
     }
     if (stream != Stream::receive || index >= received) carry_out(row[index], index);
-    periods_.back().end = Clock::now();
+    intervals_.back().end = Clock::now();
     ++index;
   }
   messages_.finish();
@@ -83,24 +83,25 @@ void Executor::carry_out(const Action& action, size_t index) {
     case ActionKind::RECV_B: return receive(action);
     case ActionKind::REDUCE: return work_.reduce(action);
     case ActionKind::STEP: return step(action);
-    case ActionKind::SETTLE: return;
+    case ActionKind::FINALIZE:
+      return;
     default:
       if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
       throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }
 }
 
-// In its middle, a STEP waits for the statistics of other ranks. Shifting the start of its period by that time excludes
-// the wait from its length.
+// In its middle, a STEP waits for the statistics of other ranks. Shifting the start of its interval by that time
+// excludes the wait from its length.
 void Executor::step(const Action& action) {
   const double waited_s = comm_.exposed_wait_s();
   work_.step(action);
-  periods_.back().start += std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(comm_.exposed_wait_s() - waited_s));
+  intervals_.back().start +=
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(comm_.exposed_wait_s() - waited_s));
 }
 
 void Executor::send(const Action& action, size_t index) {
-  if (has_backwards_) messages_.leave(static_cast<int>(index));
+  if (has_backwards_) messages_.complete_sends(static_cast<int>(index));
   if (!has_sequences(action)) return;
   const bool known = has_backwards_ && table_.send_completions.has(action);
   messages_.send(action, known ? table_.send_completions[action] : std::numeric_limits<int>::max());
@@ -115,7 +116,7 @@ void Executor::vocabulary(const Action& action) {
 void Executor::wait_for(const Action& action) {
   if (!work_.wait_for) return;
   work_.wait_for(action);
-  periods_.back().start = Clock::now();
+  intervals_.back().start = Clock::now();
 }
 
 // A microbatch without sequences is skipped: it has no computation, gradient or message.
@@ -132,7 +133,7 @@ at::Tensor Executor::take(const Action& action) {
   const bool forward = action.kind == ActionKind::F;
   if (action.stage == (forward ? 0 : static_cast<int>(table_.owners.size()) - 1)) return {};
   at::Tensor taken = messages_.take(recv_of(action));
-  periods_.back().start = Clock::now();
+  intervals_.back().start = Clock::now();
   return taken;
 }
 

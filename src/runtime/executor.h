@@ -33,7 +33,7 @@ struct StageWork {
   /// Returns when the result of a vocabulary barrier that this computation reads has arrived.
   std::function<void(const Action& action)> wait_for = {};
   std::function<void(const Action& action)> step = {};  // STEP
-  /// SETTLE: finalizes the previous step. Returns true if the weights have changed, after calling discard(); the row
+  /// FINALIZE: finalizes the previous step. Returns true if the weights have changed, after calling discard(); the row
   /// then starts again from its beginning.
   std::function<bool(const Action& action)> settle = {};
 };
@@ -50,8 +50,8 @@ struct StageTable {
 };
 
 /// Start and end of one Action. It starts when the last input that it waits for has arrived. A STEP's time excludes its
-/// waits. The period of a SEND or RECV is the time to post it, not the time of the transfer.
-struct Period {
+/// waits. The interval of a SEND or RECV is the time to post it, not the time of the transfer.
+struct Interval {
   Clock::time_point start, end;
 };
 
@@ -65,7 +65,7 @@ class Executor {
   /// other ends drop them too.
   void discard() { messages_.discard(); }
   /// Periods of the row that was carried out last, by index.
-  const std::vector<Period>& periods() const { return periods_; }
+  const std::vector<Interval>& intervals() const { return intervals_; }
 
  private:
   void carry_out(const Action& action, size_t index);
@@ -77,8 +77,8 @@ class Executor {
   void vocabulary(const Action& action);
   void wait_for(const Action& action);
   void receive(const Action& action);
-  /// Returns a stage's input; undefined if the stage has no neighbor on that side. The Action's period starts when the
-  /// input has arrived.
+  /// Returns a stage's input; undefined if the stage has no neighbor on that side. The Action's interval starts when
+  /// the input has arrived.
   at::Tensor take(const Action& action);
 
   Comm& comm_;
@@ -86,7 +86,7 @@ class Executor {
   const StageWork work_;
   StageMessages messages_;
   bool has_backwards_ = false;  // the row has backwards
-  std::vector<Period> periods_;
+  std::vector<Interval> intervals_;
 };
 
 }  // namespace orthant

@@ -79,10 +79,13 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& positio
   return microbatch;
 }
 
-Primitives primitives_of(const Plan& plan, Comm& comm) { return primitives_of(plan, plan.tensor, comm); }
+Primitives primitives_of(const Plan& plan, Comm& comm) {
+  return primitives_of(plan, sequence_attention(comm, plan.sequence), comm);
+}
 
-Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm) {
-  auto core = std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence));
+Primitives primitives_of(const Plan& plan, AttentionCore attention, Comm& comm) {
+  const TensorPlan& tensor = plan.tensor;
+  auto core = std::make_shared<AttentionCore>(std::move(attention));
   if (tensor.rows * tensor.columns == 1) return fused_primitives(std::move(core));
   std::vector<TensorWeight> wholes;
   for (const auto& [first, end] : flat_layout(plan.parameters).members) {

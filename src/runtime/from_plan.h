@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "data/loader.h"
+#include "model/attention_core.h"
 #include "model/transformer.h"
 #include "plan/plan.h"
 #include "runtime/model_stages.h"
@@ -33,10 +34,9 @@ Microbatch to_microbatch(const Batch& batch);
 /// document, and attention stays inside it.
 Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& positions, bool mask_documents);
 
-/// The model's primitives as the plan binds them on this rank. The second form takes the sharding of weights and
-/// residual stream from `tensor` instead of plan.tensor.
+/// The model's primitives as the plan binds them on this rank. The second form has another attention core.
 Primitives primitives_of(const Plan& plan, Comm& comm);
-Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm);
+Primitives primitives_of(const Plan& plan, AttentionCore core, Comm& comm);
 
 /// The values that one rank's Session is built from.
 struct SessionParts {

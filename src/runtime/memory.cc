@@ -89,7 +89,8 @@ void* new_block(size_t capacity) {
     block = std::aligned_alloc(64, bytes);
   }
   if (block == nullptr) {
-    throw std::runtime_error(fmt::format("out of memory: the system has no {} more for a tensor, beside {} of others",
+    throw std::runtime_error(fmt::format("out of memory: the system cannot provide {} for a tensor; "
+                                         "other tensors hold {}",
                                          format_bytes(static_cast<double>(bytes)),
                                          format_bytes(static_cast<double>(allocated_bytes()))));
   }

@@ -22,7 +22,7 @@ std::vector<int> owners_of(const std::vector<Stage>& stages) {
 
 }  // namespace
 
-ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer,
+ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer,
                          Comm& comm)
     : pipeline_(std::move(pipeline)),
       model_(model),
@@ -40,7 +40,7 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                      },
                  .stream = weights.values().options()},
                 stage_work(), comm) {
-  weights_.on_gradient = [&reducer](const Weight& weight) { reducer.written(weight.index); };
+  if (reducer) weights_.on_gradient = [reducer](const Weight& weight) { reducer->written(weight.index); };
 }
 
 StageWork ModelStages::stage_work() {
@@ -50,7 +50,7 @@ StageWork ModelStages::stage_work() {
                  .reduce =
                      [this](const Action& action) {
                        const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
-                       reducer_.finish(buckets[static_cast<size_t>(action.microbatch)]);
+                       reducer_->finish(buckets[static_cast<size_t>(action.microbatch)]);
                      },
                  .step =
                      [this](const Action&) {
@@ -69,11 +69,11 @@ StageWork ModelStages::stage_work() {
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
-  loss_ = 0, peak_live_ = 0;
+  loss_ = 0, peak_in_flight_ = 0;
   if (at::GradMode::is_enabled()) {
     const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
     weights_.begin_gradients();
-    reducer_.begin(live);
+    reducer_->begin(live);
     if (live == 0) {
       settle();  // before finish_gradients(): redoing the previous step may need its gradients
       weights_.finish_gradients();
@@ -93,7 +93,7 @@ void ModelStages::begin_vocabulary(const StepInput& input) {
   for (size_t m = 0; m < input.sequences.size(); ++m) {
     if (input.sequences[m] > 0) microbatches.push_back(static_cast<int>(m));
   }
-  vocabulary_->begin(std::move(microbatches), input.load);
+  vocabulary_->begin(std::move(microbatches), input.load, input.logits);
 }
 
 bool ModelStages::settle() {
@@ -117,7 +117,9 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     x = model_.block(static_cast<int>(layer), x, batch);
   }
   if (stage.last && vocabulary_) x = model_.final_norm(x);
-  if (stage.last && !vocabulary_) {
+  if (stage.last && !vocabulary_ && input_->logits) {
+    input_->logits(model_.logits(x, batch));
+  } else if (stage.last && !vocabulary_) {
     live.loss = model_.loss(x, batch);
     loss_ += live.loss.item<double>();
     if (input_->loss) input_->loss(loss_);
@@ -126,7 +128,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     live.output = torch::autograd::impl::gradient_edge(x);
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
-  peak_live_ = std::max(peak_live_, static_cast<int>(live_.size() + deferred_.size()));
+  peak_in_flight_ = std::max(peak_in_flight_, static_cast<int>(live_.size() + deferred_.size()));
   if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
   return stage.last ? at::Tensor() : x.detach();
 }

@@ -27,9 +27,12 @@ struct StepInput {
   /// Called with the sum of scaled losses so far: after each F of the last stage. If the vocabulary is sharded over
   /// pipeline ranks, it is called once, on the last stage's rank, when the row is done.
   std::function<void(double)> loss;
+  /// If set, a row computes logits instead of a loss. Called with the logits [N,V] of tokens that have a label, on the
+  /// last stage's rank, or on all pipeline ranks if they shard the vocabulary.
+  std::function<void(const at::Tensor& logits)> logits = {};
   /// Carries out STEP: the optimizer's step, if the row has one.
   std::function<void()> step = {};
-  /// Carries out SETTLE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
+  /// Carries out FINALIZE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
   /// and the row starts again. Before they change, it calls discard(), which drops results computed with the old
   /// weights.
   std::function<bool(const std::function<void()>& discard)> settle = {};
@@ -47,16 +50,16 @@ struct ModelPipeline {
 
 class ModelStages {
  public:
-  /// Model, weights, reducer and Comm must outlive it.
-  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm);
+  /// Model, weights, reducer and Comm must outlive it. reducer: null if no row has backwards.
+  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer, Comm& comm);
   ModelStages(const ModelStages&) = delete;
   /// Carries out the row: forward and backward of all microbatches, and the reductions. Afterwards, the weights'
   /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
   void run(std::span<const Action> row, const StepInput& input);
   /// When each Action of the last row was carried out.
-  const std::vector<Period>& periods() const { return executor_.periods(); }
+  const std::vector<Interval>& intervals() const { return executor_.intervals(); }
   /// Maximum number of (stage, microbatch) pairs that were held at once between F and B or W, in the last row.
-  int peak_live() const { return peak_live_; }
+  int peak_in_flight() const { return peak_in_flight_; }
 
  private:
   using Key = std::pair<int, int>;  // stage, microbatch
@@ -76,14 +79,14 @@ class ModelStages {
   const ModelPipeline pipeline_;
   const Transformer& model_;
   Weights& weights_;
-  GradientReducer& reducer_;
+  GradientReducer* const reducer_;
   Comm& comm_;
   std::unique_ptr<VocabularyStages> vocabulary_;  // null if the vocabulary is not sharded over pipeline ranks
   Executor executor_;
   const StepInput* input_ = nullptr;  // of the current step
   std::map<Key, Live> live_;
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products for weight gradients, deferred from I to W
-  int peak_live_ = 0;
+  int peak_in_flight_ = 0;
   double loss_ = 0;
 };
 

@@ -19,15 +19,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory,
+void refuse_other_model(const Architecture& saved, const Architecture& requested, const std::string& directory,
                         const Config& c) {
-  Config theirs, ours;
-  static_cast<Architecture&>(theirs.model) = have;
-  static_cast<Architecture&>(ours.model) = want;
+  Config of_checkpoint, of_run;
+  static_cast<Architecture&>(of_checkpoint.model) = saved;
+  static_cast<Architecture&>(of_run.model) = requested;
   for (const Key* key : model_keys()) {
-    const std::string value = value_text(*key, theirs);
-    if (!key->must_match_on_resume || value == value_text(*key, ours)) continue;
-    throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
+    const std::string value = value_text(*key, of_checkpoint);
+    if (!key->must_match_on_resume || value == value_text(*key, of_run)) continue;
+    throw ConfigError(fmt::format("{} differs from the checkpoint {}, which has {}; set it to that, or choose another "
                                   "job.dump_folder", c.locate(key->full_name()), directory, value));
   }
 }
@@ -70,17 +70,17 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   auto same = [&](const char* key, const auto& now, const char* why) {
     const auto then = state.get<std::decay_t<decltype(now)>>(std::strchr(key, '.') + 1);
     if (then == now) return;
-    throw ConfigError(
-        fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
-                    "job.dump_folder",
-                    c.locate(key), directory, then, why));
+    throw ConfigError(fmt::format(
+        "{} differs from the checkpoint {}, where it was {}; with the new value, {}. Set it back, or choose another "
+        "job.dump_folder",
+        c.locate(key), directory, then, why));
   };
-  same("training.seed", c.training.seed, "it orders the samples and holds documents out");
-  same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
-  same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
-  same("data.mask_documents", c.data.mask_documents, "attention would end elsewhere");
+  same("training.seed", c.training.seed, "samples would have another order and other documents would be held out");
+  same("training.global_batch_size", c.training.global_batch_size, "samples would be repeated or skipped");
+  same("training.seq_len", c.training.seq_len, "the text would be split into other samples");
+  same("data.mask_documents", c.data.mask_documents, "attention would see other tokens");
   if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
-  same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
+  same("training.dtype", c.training.dtype, "the weights and the optimizer state would have another precision");
 }
 
 // The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
@@ -95,7 +95,7 @@ void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c)
     return names.empty() ? "none" : join(std::vector<std::string>(names.begin(), names.end()), " and ");
   };
   throw ConfigError(
-      fmt::format("{} does not fit the checkpoint {}: the optimizer's state tensors must be the same, but the "
+      fmt::format("{} differs from the checkpoint {}: the state tensors of the optimizer must be the same, but the "
                   "checkpoint has {}, and these settings need {}. Set [optimizer] back, or choose another "
                   "job.dump_folder",
                   c.locate("optimizer.name"), checkpoint.directory, text(then), text(now)));
@@ -125,7 +125,7 @@ void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, s
 
 [[noreturn]] void refuse_tokenizer(const std::string& directory, const Config& c) {
   throw ConfigError(
-      fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+      fmt::format("{} differs from the tokenizer of the checkpoint {}; set it back, or choose "
                   "another job.dump_folder",
                   c.locate("data.tokenizer"), directory));
 }
@@ -147,8 +147,8 @@ void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Co
 
 [[noreturn]] void refuse_data(const std::string& directory, const Config& c) {
   throw ConfigError(
-      fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
-                  "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
+      fmt::format("{} (with {}) differs from the data of the checkpoint {}, or its files have "
+                  "changed since; name the same files, hold out the same fraction, or choose another job.dump_folder",
                   c.locate("data.path"), c.locate("data.validation"), directory));
 }
 
@@ -157,7 +157,7 @@ void refuse_other_data(const State& state, uint64_t fingerprint, const std::stri
 }
 
 // Another share of held-out documents leaves other documents to train on, even if the text is the same.
-void refuse_other_share(const LoadedCheckpoint& checkpoint, const Config& c) {
+void refuse_other_fraction(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = checkpoint_config(checkpoint);
   if (before && before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
 }
@@ -176,7 +176,7 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   refuse_other_model(checkpoint.hf_config.model, plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
   refuse_other_optimizer(checkpoint, config);
-  refuse_other_share(checkpoint, config);
+  refuse_other_fraction(checkpoint, config);
 }
 
 TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
@@ -197,7 +197,7 @@ std::vector<std::string> changes_since_checkpoint(const std::string& directory, 
   try {
     return config_changes(load_config(file, {}), config);
   } catch (const ConfigError&) {
-    return {"not known: another version of Orthant wrote " + file};
+    return {"unknown, because another version of Orthant wrote " + file};
   }
 }
 
@@ -211,7 +211,7 @@ std::string learning_rate_change(const std::string& directory, const Config& con
     if (then == now) return "";
     const bool decays = config.lr_scheduler.decay_type != "constant";
     return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
-                       decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
+                       decays ? fmt::format("; its decay now ends at step {}", config.training.steps) : "");
   } catch (const Error&) {
     return "";  // damage and other versions are reported elsewhere
   }

@@ -29,7 +29,7 @@ std::string describe_data(const Config& config, const TrainingData& data) {
 
 std::string describe_tokenizer(const Config& config) {
   const std::string& spec = config.data.tokenizer;
-  if (spec.starts_with("train:")) return fmt::format("tokenizer of {} pieces, trained on it", spec.substr(6));
+  if (spec.starts_with("train:")) return fmt::format("tokenizer of {} pieces, trained on this data", spec.substr(6));
   if (spec.ends_with(".model")) return "tokenizer " + std::filesystem::path(spec).filename().string();
   return spec + " tokenizer";
 }

@@ -15,7 +15,7 @@ Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOpti
 Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
                      std::span<const ValidationMetrics> validations);
 
-/// "byte tokenizer", "tokenizer of 8000 pieces, trained on it" or "tokenizer jargon.model".
+/// "byte tokenizer", "tokenizer of 8000 pieces, trained on this data" or "tokenizer jargon.model".
 std::string describe_tokenizer(const Config& config);
 
 }  // namespace orthant

@@ -13,9 +13,9 @@ namespace orthant {
 namespace fs = std::filesystem;
 
 int64_t checkpoint_bytes(const Plan& plan) {
-  const int64_t weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
-  const auto states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
-  const int64_t of_element = weight + states * master + (weight < master ? master : 0);
+  const int weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
+  const int64_t state = state_bytes(plan.config.optimizer, master);
+  const int64_t of_element = weight + state + (weight < master ? master : 0);
   return plan.num_parameters() * of_element;
 }
 
@@ -30,12 +30,13 @@ std::optional<int64_t> free_disk_bytes(const std::string& folder) {
 
 std::string cores_warning(int local_ranks, int threads_per_rank, int cores) {
   if (local_ranks > cores) {
-    return fmt::format("{} ranks share {}, so they take turns: start at most {} on this machine (run.ranks), or use "
-                       "more machines",
-                       local_ranks, counted(cores, "core"), cores);
+    return fmt::format(
+        "{} ranks share {}, which makes steps slower: start at most {} on this machine (run.ranks), or use "
+        "more machines",
+        local_ranks, counted(cores, "core"), cores);
   }
   if (local_ranks * threads_per_rank <= cores) return "";
-  return fmt::format("{} of {} share {}, so threads take turns: set run.threads_per_rank to at most {}",
+  return fmt::format("{} of {} share {}, which makes steps slower: set run.threads_per_rank to at most {}",
                      counted(local_ranks, "rank"), counted(threads_per_rank, "thread"), counted(cores, "core"),
                      cores / local_ranks);
 }
@@ -45,8 +46,8 @@ std::string idle_ranks_warning(const Plan& plan) {
   for (int rank = 0; rank < plan.mesh.size(); ++rank) idle += plan.data_shard(rank).sequences.size() == 0 ? 1 : 0;
   if (idle == 0) return "";
   return fmt::format(
-      "{} of {} get no sequence: {} is less than the {} shards that a batch is divided into; set it to "
-      "at least {}, or use fewer ranks",
+      "{} of {} get no sequence: {} must be at least the number of data shards, {}; set it to at least {}, or "
+      "use fewer ranks",
       idle, counted(plan.mesh.size(), "rank"), plan.config.locate("training.global_batch_size"),
       plan.data_shards.size(), plan.data_shards.size());
 }
@@ -55,7 +56,7 @@ std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {
   const int64_t needed = checkpoint_bytes(plan);
   if (!free_bytes || *free_bytes >= needed) return "";
   return fmt::format(
-      "a checkpoint takes {}, but the disk of {} has {} free: make room, or set job.dump_folder to a "
+      "a checkpoint takes {}, but the disk of {} has {} free: free some space, or set job.dump_folder to a "
       "folder on a larger disk",
       format_bytes(static_cast<double>(needed)), plan.config.job.dump_folder,
       format_bytes(static_cast<double>(*free_bytes)));

@@ -35,7 +35,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer),
       reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_)),
-      stages_(parts_.pipeline, model_, weights_, reducer_, comm),
+      stages_(parts_.pipeline, model_, weights_, &reducer_, comm),
       chain_(comm),
       before_(weights_, optimizer_) {}
 
@@ -85,7 +85,7 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput
   input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
   input.loss = [&](double sum) { numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0; };
   stages_.run(row, input);
-  periods_ = stages_.periods();
+  intervals_ = stages_.intervals();
   return result;
 }
 

@@ -88,12 +88,12 @@ class Session {
   bool is_main_rank() const { return comm_.rank() == 0; }
 
   /// When this rank carried out each Action of its row, in the last step.
-  const std::vector<Period>& periods() const { return periods_; }
+  const std::vector<Interval>& intervals() const { return intervals_; }
 
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
-  int peak_live() const { return stages_.peak_live(); }  // in the last step
+  int peak_in_flight() const { return stages_.peak_in_flight(); }  // in the last step
 
  private:
   int64_t labels_of(int64_t step) const;
@@ -134,7 +134,7 @@ class Session {
   Optimizer optimizer_;
   GradientReducer reducer_;
   ModelStages stages_;
-  std::vector<Period> periods_;
+  std::vector<Interval> intervals_;
 
   // A step whose total statistics are not known yet.
   struct Pending {

@@ -58,8 +58,8 @@ void carry_out(const std::vector<Copy>& copies) {
   for (const Copy& copy : copies) at::Tensor(copy.to).copy_(copy.from);
 }
 
-std::vector<WantedTensor> wanted(const Weights& weights, const std::string& prefix) {
-  std::vector<WantedTensor> want;
+std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& prefix) {
+  std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
     if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
   }
@@ -209,7 +209,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
   Weights& weights = session.weights();
   const TrainState state = load_train_state(checkpoint, plan, data);
-  std::vector<WantedTensor> want;
+  std::vector<ExpectedTensor> want;
   for (const auto& [prefix, flat] : optimizer_buffers(session)) {
     for (auto& tensor : wanted(weights, prefix)) want.push_back(std::move(tensor));
   }

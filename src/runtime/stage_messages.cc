@@ -6,12 +6,12 @@
 namespace orthant {
 
 void StageMessages::keep(const Action& send, at::Tensor tensor) {
-  there_[matching_message(send)] = {std::move(tensor), Work()};
+  unread_[matching_message(send)] = {std::move(tensor), Work()};
 }
 
-void StageMessages::leave(int place) {
-  std::erase_if(leaving_, [&](Message& message) {
-    const bool leaves = message.send_completion <= place;
+void StageMessages::complete_sends(int row_index) {
+  std::erase_if(incomplete_sends_, [&](Message& message) {
+    const bool leaves = message.send_completion <= row_index;
     if (leaves) message.work.wait();
     return leaves;
   });
@@ -19,38 +19,38 @@ void StageMessages::leave(int place) {
 
 void StageMessages::send(const Action& send, int send_completion) {
   const Action received = matching_message(send);
-  auto kept = there_.extract(received);
+  auto kept = unread_.extract(received);
   ORTHANT_CHECK(!kept.empty(), to_string(send));
-  while (leaving_.size() >= most_leaving_) {
-    leaving_.front().work.wait();
-    leaving_.pop_front();
+  while (incomplete_sends_.size() >= max_incomplete_sends_) {
+    incomplete_sends_.front().work.wait();
+    incomplete_sends_.pop_front();
   }
-  Message& message = leaving_.emplace_back(std::move(kept.mapped()));
+  Message& message = incomplete_sends_.emplace_back(std::move(kept.mapped()));
   message.send_completion = send_completion;
   message.work = comm_.send(message.tensor, kOverPipeline, owner(received.stage));
 }
 
 void StageMessages::receive(const Action& receive, at::Tensor buffer) {
   Work work = comm_.recv(buffer, kOverPipeline, owner(matching_message(receive).stage));
-  there_[receive] = {std::move(buffer), std::move(work)};
+  unread_[receive] = {std::move(buffer), std::move(work)};
 }
 
 at::Tensor StageMessages::take(const Action& receive) {
-  auto coming = there_.extract(receive);
+  auto coming = unread_.extract(receive);
   ORTHANT_CHECK(!coming.empty(), to_string(receive));
   coming.mapped().work.wait();
   return std::move(coming.mapped().tensor);
 }
 
 void StageMessages::discard() {
-  for (auto& [received, message] : there_) message.work.wait();
-  there_.clear();
+  for (auto& [received, message] : unread_) message.work.wait();
+  unread_.clear();
 }
 
 void StageMessages::finish() {
-  for (Message& message : leaving_) message.work.wait();
-  leaving_.clear();
-  ORTHANT_CHECK(there_.empty(), there_.size());
+  for (Message& message : incomplete_sends_) message.work.wait();
+  incomplete_sends_.clear();
+  ORTHANT_CHECK(unread_.empty(), unread_.size());
 }
 
 }  // namespace orthant

@@ -26,14 +26,14 @@ class StageMessages {
 
   /// Limits the number of incomplete sends: send() then waits for the oldest. This cannot deadlock: a valid schedule
   /// terminates even if each SEND waits for its RECV.
-  void limit(size_t leaving) { most_leaving_ = leaving; }
-  /// Called when the row reaches index `place`: waits for the sends whose completion is due by then, see
+  void limit_incomplete_sends(size_t count) { max_incomplete_sends_ = count; }
+  /// Called when the row reaches index `row_index`: waits for the sends whose completion is due by then, see
   /// send_completions(), and releases their tensors.
-  void leave(int place);
+  void complete_sends(int row_index);
   /// Stores a stage's result for its SEND, or for the stage on this rank that reads it.
   void keep(const Action& send, at::Tensor tensor);
-  /// Starts sending the stored result, and returns at once unless limit() is reached. `departure` is the row index of
-  /// the send completion.
+  /// Starts sending the stored result, and returns at once unless limit_incomplete_sends() is reached.
+  /// `send_completion` is the row index of the send completion.
   void send(const Action& send, int send_completion);
   /// Posts the receive into `buffer`; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
@@ -54,9 +54,9 @@ class StageMessages {
 
   Comm& comm_;
   const std::vector<int> stage_owner_;
-  std::map<Action, Message> there_;  // results and posted receives that no stage has read, by RECV
-  std::deque<Message> leaving_;      // incomplete sends, the oldest first
-  size_t most_leaving_ = std::numeric_limits<size_t>::max();
+  std::map<Action, Message> unread_;      // results and posted receives that no stage has read, by RECV
+  std::deque<Message> incomplete_sends_;  // incomplete sends, the oldest first
+  size_t max_incomplete_sends_ = std::numeric_limits<size_t>::max();
 };
 
 }  // namespace orthant

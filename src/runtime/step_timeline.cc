@@ -1,4 +1,4 @@
-// Gathers the periods of all pipeline ranks and compares their clocks. The all-gather carries 16 bytes per Action.
+// Gathers the intervals of all pipeline ranks and compares their clocks. The all-gather carries 16 bytes per Action.
 #include "runtime/step_timeline.h"
 
 #include "base/errors.h"
@@ -42,17 +42,18 @@ ClockOffset compare_clocks(Comm& comm, int with, bool asks, const std::function<
 
 }  // namespace
 
-MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step, const std::vector<Period>& periods,
+MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step, const std::vector<Interval>& intervals,
                              const std::function<Clock::time_point()>& now) {
   const int own = comm.position(kOverPipeline), ranks = comm.group_size(kOverPipeline);
   std::vector<int64_t> counts;
   int64_t all = 0;
   for (const auto& row : schedule.rows) counts.push_back(2 * static_cast<int64_t>(row.size())), all += counts.back();
-  ORTHANT_CHECK(counts.at(static_cast<size_t>(own)) == 2 * static_cast<int64_t>(periods.size()), own, periods.size());
+  ORTHANT_CHECK(counts.at(static_cast<size_t>(own)) == 2 * static_cast<int64_t>(intervals.size()), own,
+                intervals.size());
   const at::Tensor mine = at::empty({counts[static_cast<size_t>(own)]}, at::kDouble);
   const at::Tensor everyones = at::empty({all}, at::kDouble);
   double* time = mine.mutable_data_ptr<double>();
-  for (const Period& period : periods) *time++ = seconds_of(period.start), *time++ = seconds_of(period.end);
+  for (const Interval& interval : intervals) *time++ = seconds_of(interval.start), *time++ = seconds_of(interval.end);
 
   std::vector<ClockOffset> clocks(static_cast<size_t>(ranks), {.ahead_s = 0, .error_s = 0});
   if (own > 0) compare_clocks(comm, 0, false, now);

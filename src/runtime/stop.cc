@@ -62,7 +62,7 @@ void note(int signal) {
   if (!g_signal.compare_exchange_strong(none, signal)) return;
   put(g_trained ? "\nall steps are done and saved; ending after the sample and the report"
                 : "\nstopping after the current step, with a checkpoint");
-  put(signal == SIGINT ? "; Ctrl-C once more stops at once and saves nothing\n" : "\n");
+  put(signal == SIGINT ? "; press Ctrl-C again to stop at once without saving\n" : "\n");
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ void Trainer::open_output() {
     std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
                  config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
   }
-  if (options_.write_run_folder) options_.write_run_folder();
+  // A run that has no step left trains nothing with its settings, so the files keep those of the steps.
+  if (options_.write_run_folder && has_steps_left()) options_.write_run_folder();
 }
 
 int Trainer::run() {
@@ -100,7 +101,7 @@ int Trainer::run() {
     save();
     saved = state_.step;
   };
-  while (state_.step < config.training.steps) {
+  while (has_steps_left()) {
     step(state_.step + 1);
     const int64_t done = state_.step;
     const bool last = done == config.training.steps;
@@ -213,15 +214,15 @@ void Trainer::save() {
 void Trainer::save_timeline() {
   if (comm_.group_size(kOverPipeline) == 1) return;
   comm_.set_activity("comparing clocks");
-  const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.periods());
+  const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.intervals());
   if (output_) std::ofstream(plan_.config.job.dump_folder + "/timeline.json") << to_json(measured);
 }
 
 std::string Trainer::way_out() const {
   if (checkpoint_.empty()) {
-    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or look at the data.";
+    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or check the data.";
   }
-  return fmt::format("The last good checkpoint is {}; go on from it with a lower optimizer.lr:\n  {}", checkpoint_,
+  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n  {}", checkpoint_,
                      options_.resume_command);
 }
 
@@ -271,7 +272,7 @@ void Trainer::finish() {
     std::filesystem::remove(sample_file);  // a sample of fewer steps, from before the run was continued
     s.resume_command = options_.resume_command;
   }
-  if (options_.write_report) s.report = options_.write_report();
+  if (options_.write_report && !output_->steps.empty()) s.report = options_.write_report();
   say(summary(s, output_->style));
 }
 

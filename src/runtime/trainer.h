@@ -47,8 +47,9 @@ class Trainer {
  private:
   struct Output;  // files and terminal; exists on rank 0
 
-  /// On rank 0: opens metrics.jsonl and TensorBoard's files, and calls write_run_folder.
+  /// On rank 0: opens metrics.jsonl and TensorBoard's files, and calls write_run_folder if a step is left.
   void open_output();
+  bool has_steps_left() const { return state_.step < plan_.config.training.steps; }
   /// Runs one step, and records its times.
   void step(int64_t step);
   /// Records the result of a step that has become final; throws if loss or gradient norm is not finite.

@@ -16,7 +16,7 @@ namespace {
 std::optional<Masking> masking_of(const Config& config, const Tokenizer& tokenizer, SampleOrder order) {
   if (config.model.objective == "causal") return std::nullopt;
   const std::string_view occasion = order == SampleOrder::kShuffled ? "masks of training" : "masks of validation";
-  return Masking{.share = config.model.masked_share,
+  return Masking{.fraction = config.model.masked_share,
                  .mask_token = mask_token(tokenizer.vocab_size()),
                  .key = mix64(static_cast<uint64_t>(config.training.seed) ^ xxh3(occasion))};
 }
@@ -79,7 +79,7 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config.data.tokenizer, work_dir, files);
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const Corpus corpus = open_corpus({.paths = config.data.path,
-                                     .validation_share = config.data.validation.share,
+                                     .validation_fraction = config.data.validation.share,
                                      .validation_paths = config.data.validation.files,
                                      .seed = seed,
                                      .work_dir = work_dir},

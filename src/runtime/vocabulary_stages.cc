@@ -42,9 +42,11 @@ size_t VocabularyStages::place_of(int microbatch) const {
   return static_cast<size_t>(found - microbatches_.begin());
 }
 
-void VocabularyStages::begin(std::vector<int> microbatches, std::function<Microbatch(int)> load) {
+void VocabularyStages::begin(std::vector<int> microbatches, std::function<Microbatch(int)> load,
+                             std::function<void(const at::Tensor&)> logits) {
   microbatches_ = std::move(microbatches);
   load_ = std::move(load);
+  logits_ = std::move(logits);
   outputs_asked_ = looked_up_ = gradients_asked_ = gradients_done_ = 0;
   output_.begin();
   ask_for_outputs(1);
@@ -96,7 +98,7 @@ void VocabularyStages::carry_out(const Action& action) {
   const int microbatch = action.microbatch;
   const bool learns = at::GradMode::is_enabled();
   switch (action.kind) {
-    case S: return output_.S(microbatch);
+    case S: return logits_ ? logits_(output_.logits(microbatch)) : output_.S(microbatch);
     case Z: return output_.Z(microbatch);
     case T:
     case TW: return output_.T(microbatch);

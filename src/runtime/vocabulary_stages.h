@@ -28,8 +28,10 @@ class VocabularyStages {
   /// Comm and model must outlive it.
   VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Transformer& model);
 
-  /// Starts a row with these microbatches. `load` returns the tokens of a microbatch that this rank holds.
-  void begin(std::vector<int> microbatches, std::function<Microbatch(int)> load);
+  /// Starts a row with these microbatches. `load` returns the tokens of a microbatch that this rank holds. `logits` is
+  /// StepInput::logits: if it is set, S computes logits, and the row has no Z.
+  void begin(std::vector<int> microbatches, std::function<Microbatch(int)> load,
+             std::function<void(const at::Tensor&)> logits);
   /// Returns when the input of the Action has arrived: a vocabulary Action, F of the first stage, or B or I of the
   /// last.
   void wait_for(const Action& action);
@@ -63,6 +65,7 @@ class VocabularyStages {
   OutputLayer output_;
   std::vector<int> microbatches_;
   std::function<Microbatch(int)> load_;
+  std::function<void(const at::Tensor&)> logits_;
   // Counters over microbatches_: posted broadcasts of the output layer's input, completed E, posted broadcasts of
   // embedding gradients, completed EB.
   size_t outputs_asked_ = 0, looked_up_ = 0, gradients_asked_ = 0, gradients_done_ = 0;

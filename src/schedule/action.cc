@@ -32,7 +32,7 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {UNSHARD, "UNSHARD", "gather weights", Stream::collective, NumberMeaning::nothing, "#999999"},
     {RESHARD, "RESHARD", "free weights", Stream::collective, NumberMeaning::nothing, "#666666"},
     {REDUCE, "REDUCE_GRAD", "reduce gradients", Stream::collective, NumberMeaning::bucket, "#cc79a7"},
-    {SETTLE, "SETTLE", "optimizer, finalize", Stream::compute, NumberMeaning::nothing, "#646464"},
+    {FINALIZE, "SETTLE", "optimizer, finalize", Stream::compute, NumberMeaning::nothing, "#646464"},
     {STEP, "STEP", "optimizer", Stream::compute, NumberMeaning::nothing, "#c4c4c4"},
 }};
 
@@ -82,9 +82,11 @@ bool is_message(const Action& action) {
 
 bool is_vocabulary(const Action& action) { return action.kind >= S && action.kind <= EB; }
 
-bool is_step_action(const Action& action) { return action.kind == SETTLE || action.kind == STEP; }
+bool is_step_action(const Action& action) { return action.kind == FINALIZE || action.kind == STEP; }
 
-int live_change(const Action& action) { return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0; }
+int in_flight_change(const Action& action) {
+  return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0;
+}
 
 Action matching_message(const Action& message) {
   const auto [kind, stage, m] = message;

@@ -21,8 +21,8 @@ double max_rank_bubble(const Timeline& timeline) {
   const size_t ranks = timeline.busy_s.size();
   std::vector<double> first_s(ranks, std::numeric_limits<double>::infinity()), last_s(ranks, 0);
   for (const Span& span : timeline.spans) {
-    // SETTLE is in the compute stream but does not compute.
-    if (span.stream != Stream::compute || span.action.kind == ActionKind::SETTLE) continue;
+    // FINALIZE is in the compute stream but does not compute.
+    if (span.stream != Stream::compute || span.action.kind == ActionKind::FINALIZE) continue;
     const auto rank = static_cast<size_t>(span.rank);
     first_s[rank] = std::min(first_s[rank], span.start_s);
     last_s[rank] = std::max(last_s[rank], span.end_s);

@@ -79,8 +79,8 @@ class Checker {
   void check_message_order();
 
   void check_steps();
-  /// Checks the Actions before SETTLE, which may have to be repeated. They must not write gradients, and both ends of a
-  /// message must be on the same side of SETTLE.
+  /// Checks the Actions before FINALIZE, which may have to be repeated. They must not write gradients, and both ends of
+  /// a message must be on the same side of FINALIZE.
   void check_before_finalize(const std::vector<int>& first_stage);
 
   void check_vocabulary();
@@ -97,7 +97,7 @@ class Checker {
   bool messages_ = false, reductions_ = false, steps_ = false;
   const PositionName name_;
   std::vector<int> indices_;             // index in the row, by stage, microbatch and kind; -1 if missing
-  std::map<Action, int> other_indices_;  // index in the row of REDUCE, SETTLE and STEP
+  std::map<Action, int> other_indices_;  // index in the row of REDUCE, FINALIZE and STEP
   std::vector<std::string> found_;
 };
 

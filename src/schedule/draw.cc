@@ -138,9 +138,9 @@ class Drawing {
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
         kWidth - kRight - 20, bands_.top - 10,
-        chunks ? "low and pale boxes: second and further stages of a rank; " : "", scale_.text(timeline_.makespan_s),
+        chunks ? "low and pale boxes: further stages of a rank; " : "", scale_.text(timeline_.makespan_s),
         unit, 100 * timeline_.bubble);
-    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8,
+    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak in flight</text>\n", kWidth - 8,
         bands_.top - 10);
   }
 
@@ -186,7 +186,7 @@ class Drawing {
         kBox);
     put("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", kLeft - 10, y + kBox / 2 + 4, rank);
     put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kWidth - kRight + 12, y + kBox / 2 + 4,
-        timeline_.peak_live[static_cast<size_t>(rank)]);
+        timeline_.peak_in_flight[static_cast<size_t>(rank)]);
   }
 
   void box(const Span& span) {
@@ -239,7 +239,8 @@ class Drawing {
 }  // namespace
 
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what) {
-  ORTHANT_CHECK(timeline.peak_live.size() == schedule.rows.size(), timeline.peak_live.size(), schedule.rows.size());
+  ORTHANT_CHECK(timeline.peak_in_flight.size() == schedule.rows.size(), timeline.peak_in_flight.size(),
+                schedule.rows.size());
   return Drawing(schedule, timeline, what).svg();
 }
 

@@ -33,7 +33,7 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
   }
   timeline.bubble = idle_fraction(timeline);
   const std::vector<Kept> one(static_cast<size_t>(stage_count(schedule)));
-  for (const double live : peak_kept(schedule, one)) timeline.peak_live.push_back(static_cast<int>(live));
+  for (const double live : peak_kept(schedule, one)) timeline.peak_in_flight.push_back(static_cast<int>(live));
   return timeline;
 }
 

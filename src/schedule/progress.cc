@@ -59,7 +59,7 @@ class Walk {
     for (size_t rank = 0; rank < next_.size(); ++rank) wake(static_cast<int>(rank));
   }
 
-  /// The rank that a SETTLE or STEP waits for. The result may be -1 or the number of ranks; then it waits for none.
+  /// The rank that a FINALIZE or STEP waits for. The result may be -1 or the number of ranks; then it waits for none.
   int before(const Action& action) const { return owner(action.stage) + (action.kind == STEP ? -1 : 1); }
   std::vector<int>& done(ActionKind kind) { return kind == STEP ? stepped_ : settled_; }
 
@@ -123,7 +123,7 @@ class Walk {
   Barriers barriers_;
   PerResult<char> there_;  // whether the input of the pass has arrived
   std::vector<size_t> next_;            // index of the next Action, by rank
-  std::vector<int> settled_, stepped_;  // number of SETTLE, and of STEP, that are done, by rank
+  std::vector<int> settled_, stepped_;  // number of FINALIZE, and of STEP, that are done, by rank
   std::vector<char> queued_;
   std::deque<int> ready_;
   bool messages_ = false;

@@ -33,7 +33,8 @@ std::pair<int, int> first_position(const Schedule& schedule, const std::function
 Schedule add_reductions(Schedule schedule, const std::vector<int>& buckets);
 
 /// Whether the Action may write gradients. Among forwards only F of the last stage does, because its loss writes the
-/// gradient of the output layer. Also false for messages, SETTLE, STEP, UNSHARD and RESHARD; true for all other kinds.
+/// gradient of the output layer. Also false for messages, FINALIZE, STEP, UNSHARD and RESHARD; true for all other
+/// kinds.
 bool writes_gradients(const Schedule& schedule, const Action& action);
 
 /// The part of a row that runs without training: forwards, their messages, and E, S and Z, in the same order. If all

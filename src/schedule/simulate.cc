@@ -52,7 +52,7 @@ class Simulation {
     for (const auto& row : schedule.rows) first_span_.push_back(std::exchange(actions, actions + row.size()));
     timeline_.spans.resize(actions);
     timeline_.busy_s.assign(ranks_.size(), 0);
-    timeline_.peak_live.assign(ranks_.size(), 0);
+    timeline_.peak_in_flight.assign(ranks_.size(), 0);
   }
 
   Timeline run() {
@@ -135,8 +135,8 @@ class Simulation {
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
     timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
-    state.live += live_change(action);
-    int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
+    state.live += in_flight_change(action);
+    int& peak = timeline_.peak_in_flight[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
     if (barriers_.done(action, state.now_s)) wake_all();
     if (!produces_result(action)) return true;
@@ -225,7 +225,7 @@ class Simulation {
   PerResult<Message> messages_;  // by the RECV
   Barriers barriers_;
   std::vector<double> unsharded_;  // end of the last UNSHARD, by stage
-  std::vector<std::vector<double>> finalized_s_, stepped_s_;  // start of each SETTLE, and of each STEP, by rank
+  std::vector<std::vector<double>> finalized_s_, stepped_s_;  // start of each FINALIZE, and of each STEP, by rank
   std::vector<RankState> ranks_;
   std::vector<size_t> first_span_;  // index of the first span, by rank
   std::vector<int> woken_;          // ranks that may be able to continue

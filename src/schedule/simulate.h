@@ -8,7 +8,7 @@
 // - Without SEND and RECV in the schedule, a stage on another rank sees a result link_s after it is made.
 // - The computations of a stage wait for its UNSHARD.
 // - A barrier of the vocabulary layers opens barrier_s after the last rank has fed it.
-// - STEP and SETTLE begin link_s after the rank that they wait for has begun its own: the k-th of a row waits for the
+// - STEP and FINALIZE begin link_s after the rank that they wait for has begun its own: the k-th of a row waits for the
 //   k-th of the other row.
 #pragma once
 
@@ -63,7 +63,7 @@ struct Timeline {
   std::string unit = "s";              // unit of all times
   std::vector<double> busy_s;          // computation time, by rank
   double bubble = 0;                   // idle fraction: 1 - sum of busy_s / (ranks * makespan_s)
-  std::vector<int> peak_live;          // maximum number of (stage, microbatch) pairs between F and B or W, by rank
+  std::vector<int> peak_in_flight;     // maximum number of (stage, microbatch) pairs between F and B or W, by rank
 };
 
 /// Simulates the schedule, in time linear in the number of Actions. Throws LogicError if the rows deadlock; validate()

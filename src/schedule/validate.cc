@@ -140,7 +140,7 @@ void Checker::check_weights() {
         is_unsharded = 0;
       } else if (facts(action.kind).stream == Stream::compute && !is_step_action(action) && gathered[stage] &&
                  !is_unsharded) {
-        report("{}: the weights are not gathered there", named(action, position));
+        report("{}: the weights are not gathered here", named(action, position));
       }
     }
 }

@@ -1,4 +1,4 @@
-// Checks of post-validated steps: SETTLE and STEP on every rank, and the Actions that may come before SETTLE.
+// Checks of post-validated steps: FINALIZE and STEP on every rank, and the Actions that may come before FINALIZE.
 #include <algorithm>
 
 #include "schedule/barriers.h"
@@ -13,7 +13,7 @@ void Checker::check_steps() {
   const std::vector<int> first_stage = first_stages(schedule_);
   for (int rank = 0; rank < static_cast<int>(first_stage.size()); ++rank) {
     const int stage = std::max(0, first_stage[static_cast<size_t>(rank)]);
-    const Action finalize{SETTLE, stage}, step{STEP, stage};
+    const Action finalize{FINALIZE, stage}, step{STEP, stage};
     for (const Action& own : {finalize, step})
       if (position_of(own).rank != rank || !has(own)) report("{} is missing ({})", to_string(own), name_(rank, -1));
     for (const Action& action : row(rank)) {
@@ -28,7 +28,7 @@ void Checker::check_steps() {
 
 void Checker::check_before_finalize(const std::vector<int>& first_stage) {
   const auto finalize_of = [&](const Action& action) {
-    return Action{SETTLE, first_stage[static_cast<size_t>(owner(action.stage))]};
+    return Action{FINALIZE, first_stage[static_cast<size_t>(owner(action.stage))]};
   };
   const auto comes_first = [&](const Action& action) {
     return position_of(action).index < position_of(finalize_of(action)).index;

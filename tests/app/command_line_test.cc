@@ -166,7 +166,7 @@ TEST(CommandLine, HelpFitsOneScreen) {
 
 TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
   const std::string text = text_of({});
-  EXPECT_NE(text.find("\n  train     train on text, over the ranks of the run file\n"), std::string::npos);
+  EXPECT_NE(text.find("\n  train     train a model on text, on the ranks that the run file sets\n"), std::string::npos);
   EXPECT_NE(text.find("example: orthant train examples/jargon.toml\n"), std::string::npos);
   EXPECT_LE(split(text, '\n').size(), 16U);
   EXPECT_EQ(text_of({"--help"}), text);
@@ -184,7 +184,7 @@ TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
     for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 100U) << line;
   }
   const std::string train = text_of({"train", "--help"});
-  EXPECT_NE(train.find("  --resume              go on from the newest checkpoint of the run folder\n"),
+  EXPECT_NE(train.find("  --resume              resume from the newest checkpoint of the run folder\n"),
             std::string::npos)
       << train;
   EXPECT_EQ(text_of({"report", "--help"}).find("--training.steps"), std::string::npos);

@@ -56,7 +56,7 @@ TEST(Tokenize, SaysWhatSeparatesDocuments) {
   EXPECT_TRUE(says(told({"marked.txt"}),
                    {" tokens in 2 documents\n", "\ndocuments: a line that holds only <|endoftext|> ends a document"}));
   EXPECT_TRUE(says(told({"plain.txt"}),
-                   {" tokens in 1 document\n", "each file is one document", "cut at blank lines"}));
+                   {" tokens in 1 document\n", "each file is one document", "split at blank lines"}));
   const std::string both = told({"plain.txt", "marked.txt"});
   EXPECT_TRUE(says(both, {" tokens in 3 documents\n", "<|endoftext|> ends a document",
                           "every file without such a line is one document (1 file)"}));

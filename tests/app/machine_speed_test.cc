@@ -36,7 +36,7 @@ TEST(MachineSpeed, NeighboursAreNamedWithTheWayOut) {
   EXPECT_TRUE(says(neighbours_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3}),
                    {"other programs keep 1.3 of 4 cores busy", "stop them", "run.threads_per_rank"}));
   EXPECT_TRUE(says(neighbours_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3, .stolen_cores = 0.5}),
-                   {"other virtual machines take the time of 0.5 of 4 cores", "dedicated cores"}));
+                   {"other virtual machines use 0.5 of 4 cores", "dedicated cores"}));
   EXPECT_TRUE(says(neighbours_advice({.threads = 1, .cpu_share = 0.5}), {"got 50% of the CPU time", "cpu.max"}));
 }
 

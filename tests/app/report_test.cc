@@ -162,7 +162,7 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   EXPECT_EQ(html.find("SEND_F"), std::string::npos) << "when a message was started is in the file, not in the picture";
   EXPECT_EQ(unbalanced(html), "");
   put("timeline.json", to_json(measured).substr(0, 300));
-  EXPECT_NE(page().find("Left out: " + escape(folder_ / "timeline.json")), std::string::npos);
+  EXPECT_NE(page().find("Not shown: " + escape(folder_ / "timeline.json")), std::string::npos);
 }
 
 // Ranks without a pipeline run no schedule that could be drawn.
@@ -213,10 +213,10 @@ TEST_F(ReportFolder, DamagedOptionalFilesAreNamed) {
   put("plan.json", "{\"mesh\": ");
   put("config.toml", "[model]\nnum_hidden_layer = 3\n");
   const std::string html = page();
-  EXPECT_NE(html.find("Left out: " + escape(folder_ / "plan.json")), std::string::npos);
+  EXPECT_NE(html.find("Not shown: " + escape(folder_ / "plan.json")), std::string::npos);
   EXPECT_NE(html.find("num_hidden_layer"), std::string::npos);
   put("plan.json", R"({"mesh": [{"axis": 3}], "per_rank": [1, 2]})");
-  EXPECT_NE(page().find("Left out: "), std::string::npos);
+  EXPECT_NE(page().find("Not shown: "), std::string::npos);
 }
 
 TEST_F(ReportFolder, WithoutMetricsItSaysWhatAndWhere) {

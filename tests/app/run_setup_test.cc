@@ -82,7 +82,7 @@ TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
   config.data.path = {write("one.txt", "a single line of a few words, and no more\n")};
   config.training.seq_len = 8;
   EXPECT_TRUE(says(message_of<ConfigError>([&] { open_run_data(config, {}); }),
-                   {"data.validation = 0.05 (default) holds nothing out", "one.txt is a single document",
+                   {"data.validation = 0.05 (default) cannot hold a document out", "one.txt is a single document",
                     "validation.freq = 0"}));
   config.validation.freq = 0;
   EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_FALSE(open_run_data(config, {}).held_out); }), "");

@@ -47,7 +47,7 @@ TEST(CheckpointCrash, BetweenTheRenameAndLatest) {
   TempFolder dir;
   save_checkpoint(dir.path(), 10, Sample(10).content, 0);
   copy_tree(dir / "step-000010", make_temporary(dir.path(), 20));
-  put_in_place(dir.path(), 20);
+  move_into_place(dir.path(), 20);
   spill(dir / ".tmp-latest", "");
   EXPECT_EQ(find_latest(dir.path()), dir / "step-000010");
   expect_recovers(dir, 10, 30);
@@ -78,7 +78,7 @@ TEST(CheckpointCrash, ReplacingWorksWithAndWithoutExchange) {
     const fs::path temporary = make_temporary(dir.path(), 10);
     fs::remove(temporary);
     copy_tree(save_checkpoint(other.path(), 10, Sample(2).content, 0), temporary);
-    put_in_place(dir.path(), 10, exchange);
+    move_into_place(dir.path(), 10, exchange);
     EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "latest")));
     EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000010"}));
   }
@@ -103,8 +103,9 @@ TEST(CheckpointCrash, WithoutLatestTheNewestCompleteOneIsFound) {
   spill(dir / "step-000020/config.json", "{}");
   EXPECT_EQ(find_latest(dir.path()), dir / "step-000010");
   fs::remove(dir / "step-000010/orthant/manifest.json");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir.path()); }),
-                {"no checkpoint here is whole", "step-000020/config.json", "step-000010/orthant/manifest.json"});
+  expect_pieces(
+      message_of<DataError>([&] { find_latest(dir.path()); }),
+      {"no checkpoint in this folder is complete", "step-000020/config.json", "step-000010/orthant/manifest.json"});
   fs::create_symlink("../elsewhere", dir / "latest");
   EXPECT_THROW(find_latest(dir.path()), DataError) << "latest leads to members only";
   EXPECT_EQ(find_latest(dir / "none"), std::nullopt);
@@ -120,7 +121,7 @@ TEST(CheckpointCrash, AFullDiskLeavesThePreviousOne) {
       FileSizeLimit full(limit);
       expect_pieces(
           message_of<DataError>([&] { save_checkpoint(dir.path(), step, big.content, 1); }),
-          {fmt::format("saving the checkpoint of step {}", step), "File too large", "step-000010, is untouched"});
+          {fmt::format("saving the checkpoint of step {}", step), "File too large", "step-000010, is unchanged"});
     }
     EXPECT_EQ(members(dir.path()), before) << "limit " << limit;
     EXPECT_TRUE(Sample(10).holds(open_checkpoint(*find_latest(dir.path()))));
@@ -137,7 +138,7 @@ TEST(CheckpointCrash, ADirectoryThatCannotBeWritten) {
   // The name `latest` is taken by a folder: the new checkpoint is complete, and the message names the obstacle.
   fs::create_directories(dir / "c/latest/x");
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 1, Sample(1).content, 0); }),
-                {"step-000001 is whole, but `latest`"});
+                {"step-000001 is complete, but `latest`"});
   EXPECT_TRUE(Sample(1).holds(open_checkpoint(*find_latest(dir / "c"))));
 }
 

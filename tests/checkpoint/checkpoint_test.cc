@@ -155,23 +155,23 @@ TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
   spill(saved + "/orthant/manifest.json", text);
   const std::string message = message_of<DataError>([&] { open_checkpoint(saved); });
   expect_pieces(message,
-                {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "go on with that version"});
+                {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "resume with that version"});
   EXPECT_EQ(message.find("move"), std::string::npos) << message;
 }
 
 TEST(Checkpoint, WhatTheFileSystemRefusesIsExplained) {
   TempFolder dir;
   spill(dir / "file", "");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir / "file"); }), {"/file: ", "a folder is expected"});
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "file"); }), {"/file: ", "has the name of a folder"});
   fs::create_symlink("loop", dir / "loop");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "leads back to itself"});
-  expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "leads back to itself"});
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "points to itself"});
+  expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "points to itself"});
   const std::string saved = save_checkpoint(dir / "c", 1, Sample(1).content, 0);
   fs::remove(dir / "c/latest");
   fs::create_directory(dir / "c/latest");
   EXPECT_EQ(find_latest(dir / "c"), saved) << "a folder in its place leads nowhere";
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 2, Sample(2).content, 0); }),
-                {"/c/latest: ", "move it away", "step-000002 is whole"});
+                {"/c/latest: ", "move the folder", "step-000002 is complete"});
 }
 
 TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
@@ -181,7 +181,8 @@ TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   spill(saved + "/model.safetensors", bytes);
   EXPECT_NO_THROW(open_checkpoint(saved, Verify::sizes));
-  expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }), {"there is no whole checkpoint beside it"});
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
+                {"its folder has no other complete checkpoint"});
   spill(saved + "/model.safetensors", bytes + "x");
   EXPECT_THROW(open_checkpoint(saved, Verify::sizes), DataError);
 }
@@ -190,7 +191,7 @@ TEST(Checkpoint, ForeignDirectoriesAreRefused) {
   TempFolder dir;
   expect_pieces(message_of<DataError>([&] { open_checkpoint(dir / "none"); }), {"none", "no such checkpoint"});
   expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path()); }),
-                {"manifest.json: missing", "not a whole checkpoint"});
+                {"manifest.json: missing", "not a complete checkpoint"});
   spill(dir / "file", "");
   EXPECT_THROW(open_checkpoint(dir / "file"), DataError);
 }

@@ -113,16 +113,16 @@ TEST(HfIndex, RefusesPathsThatLeadOut) {
   for (const std::string& path : {std::string("../x.safetensors"), std::string("/etc/passwd"), std::string("a/../../x"),
                                   std::string(".."), std::string(), std::string("a\0b", 3)}) {
     file = path;
-    expect_pieces(sharded.refusal(), {"index.json", "leads out of the directory"});
+    expect_pieces(sharded.refusal(), {"index.json", "is outside the directory"});
   }
   TempFolder outside;
   fs::copy_file(sharded.dir / "model-00003-of-00003.safetensors", outside / "x.safetensors");
   fs::create_symlink(outside / "x.safetensors", sharded.dir / "link.safetensors");
   file = "link.safetensors";
-  expect_pieces(sharded.refusal(), {"link.safetensors", "a link that leads out", outside.path()});
+  expect_pieces(sharded.refusal(), {"link.safetensors", "this link points out", outside.path()});
   fs::create_directory_symlink(outside.path(), sharded.dir / "sub");
   file = "sub/x.safetensors";
-  expect_pieces(sharded.refusal(), {"a link that leads out"});
+  expect_pieces(sharded.refusal(), {"this link points out"});
   // Negative control: a link within the directory is accepted.
   fs::remove(sharded.dir / "link.safetensors");
   fs::create_symlink("model-00003-of-00003.safetensors", sharded.dir / "link.safetensors");
@@ -151,7 +151,7 @@ TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
   {
     Sharded sharded;  // the tensor is in another file than the index says
     sharded.index["weight_map"]["model.norm.weight"] = "model-00001-of-00003.safetensors";
-    expect_pieces(sharded.refusal(), {"model-00001-of-00003.safetensors", "no tensor \"model.norm.weight\""});
+    expect_pieces(sharded.refusal(), {"model-00001-of-00003.safetensors", "tensor \"model.norm.weight\" is missing"});
   }
   {
     Sharded sharded;  // a tensor that the index omits
@@ -163,7 +163,7 @@ TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
     Tensors twice = model_tensors();
     write_safetensors(sharded.dir / "more.safetensors", std::span(twice.views).first(1));
     sharded.index["weight_map"]["another"] = "more.safetensors";
-    expect_pieces(sharded.refusal(), {"tensor \"model.embed_tokens.weight\" is in", " too"});
+    expect_pieces(sharded.refusal(), {"tensor \"model.embed_tokens.weight\" is also in"});
   }
   for (const char* text : {"[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})",
                            R"({"weight_map":{"a":"f","a":"f"}})", ""}) {
@@ -179,23 +179,23 @@ TEST(CompareTensors, ListsAllDifferences) {
   const Tensors tensors = model_tensors();
   write_hf_directory(dir.path(), HfConfig{}, tensors.views);
   const TensorSet have = open_hf_weights(dir.path());
-  const std::vector<WantedTensor> good{{"model.embed_tokens.weight", {10, 4}, ""},
-                                       {"model.layers.0.a", {4, 4}, ""},
-                                       {"model.layers.0.b", {4, 4}, ""},
-                                       {"model.norm.weight", {4}, ""}};
+  const std::vector<ExpectedTensor> good{{"model.embed_tokens.weight", {10, 4}, ""},
+                                         {"model.layers.0.a", {4, 4}, ""},
+                                         {"model.layers.0.b", {4, 4}, ""},
+                                         {"model.norm.weight", {4}, ""}};
   EXPECT_TRUE(compare_tensors(have, good).none());
   EXPECT_NO_THROW(check_tensors(have, good, "dir"));
 
-  const std::vector<WantedTensor> other{{"z", {1}, ""},
-                                        {"model.layers.0.a", {2, 8}, "num_key_value_heads = 8"},
-                                        {"model.norm.weight", {5}, ""},
-                                        {"lm_head.weight", {10, 4}, ""}};
+  const std::vector<ExpectedTensor> other{{"z", {1}, ""},
+                                          {"model.layers.0.a", {2, 8}, "num_key_value_heads = 8"},
+                                          {"model.norm.weight", {5}, ""},
+                                          {"lm_head.weight", {10, 4}, ""}};
   const TensorDifferences differences = compare_tensors(have, other);
   EXPECT_EQ(differences.missing, (std::vector<std::string>{"lm_head.weight", "z"}));
   EXPECT_EQ(differences.unexpected, (std::vector<std::string>{"model.embed_tokens.weight", "model.layers.0.b"}));
   EXPECT_EQ(differences.clashes,
-            (std::vector<std::string>{"model.layers.0.a: have [4, 4], want [2, 8] because num_key_value_heads = 8",
-                                      "model.norm.weight: have [4], want [5]"}));
+            (std::vector<std::string>{"model.layers.0.a: shape [4, 4], expected [2, 8] because num_key_value_heads = 8",
+                                      "model.norm.weight: shape [4], expected [5]"}));
   expect_pieces(message_of<DataError>([&] { check_tensors(have, other, "dir"); }),
                 {"dir: ", "shapes (2): model.layers.0.a", "missing (2): lm_head.weight; z", "unexpected (2): "});
 }
@@ -208,7 +208,7 @@ TEST(CompareTensors, LetsOptionalOnesBe) {
   tensors.add("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::f32, {1});
   write_hf_directory(dir.path(), HfConfig{}, tensors.views);
   const TensorSet have = open_hf_weights(dir.path());
-  const std::vector<WantedTensor> want{{"a", {1}, ""}};
+  const std::vector<ExpectedTensor> want{{"a", {1}, ""}};
   const std::vector<std::string> optional{"lm_head.weight"};
   EXPECT_TRUE(compare_tensors(have, want, optional).none());
   EXPECT_EQ(compare_tensors(have, want).unexpected, optional);

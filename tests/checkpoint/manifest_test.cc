@@ -47,8 +47,8 @@ std::string lie(const std::string& piece, const std::string& by) {
 
 TEST(Manifest, FalseEntriesAreNamed) {
   expect_pieces(lie("\"step\": 100", "\"step\": -1"), {"m: step", "integer from 0"});
-  expect_pieces(lie("\"config.json\"", "\"../config.json\""), {"leads out of the checkpoint"});
-  expect_pieces(lie("\"config.json\"", "\"/config.json\""), {"leads out of the checkpoint"});
+  expect_pieces(lie("\"config.json\"", "\"../config.json\""), {"is outside the checkpoint"});
+  expect_pieces(lie("\"config.json\"", "\"/config.json\""), {"is outside the checkpoint"});
   expect_pieces(lie("\"bytes\": 3", "\"bytes\": 4194305"), {"config.json", "expected 2 checksums"});
   expect_pieces(lie("78af5f94892f3950", "78af5f94892f395"), {"16 hexadecimal digits"});
   expect_pieces(lie("78af5f94892f3950", "78af5f94892f395g"), {"16 hexadecimal digits"});

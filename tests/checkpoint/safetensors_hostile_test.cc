@@ -68,7 +68,7 @@ std::vector<Lie> lies_of_the_envelope() {
       {with_header(std::string("{}\0x", 4), 0), "offset 10: a zero byte"},
       {with_header("{\"\xff\":1}", 0), "not valid JSON"},
       {with_header("{\"a\":1,}", 0), "a number"},
-      {with_header("{}", 1), "something follows the last tensor"},
+      {with_header("{}", 1), "data follows the last tensor"},
   };
 }
 
@@ -107,12 +107,12 @@ std::vector<Lie> lies_of_the_header() {
       {with_header(tensor("\"F32\"", "[1]", "[0,4,8]"), 4), "a number"},
       {with_header(tensor("\"F32\"", "[1]", "[4,0]"), 4), "data_offsets [4, 0], expected 4 bytes"},
       {with_header(tensor("\"F32\"", "[2]", "[0,4]"), 4), "expected 8 bytes for its dtype F32"},
-      {with_header(tensor("\"F32\"", "[1]", "[1,5]"), 5), "a hole between tensors"},
-      {with_header(tensor("\"F32\"", "[1]", "[0,4]"), 3), "it was cut off"},
-      {with_header(tensor("\"F32\"", "[1]", "[0,4]"), 5), "something follows"},
-      {with_header(tensor("\"U8\"", "[0]", "[9223372036854775807,9223372036854775807]"), 0), "a hole"},
+      {with_header(tensor("\"F32\"", "[1]", "[1,5]"), 5), "a gap between tensors"},
+      {with_header(tensor("\"F32\"", "[1]", "[0,4]"), 3), "it was truncated"},
+      {with_header(tensor("\"F32\"", "[1]", "[0,4]"), 5), "data follows"},
+      {with_header(tensor("\"U8\"", "[0]", "[9223372036854775807,9223372036854775807]"), 0), "a gap"},
       {with_header(R"({"a":)" + good + R"(,"b":)" + good + "}", 1), "tensors overlap"},
-      {with_header(R"({"a":)" + good + R"(,"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3), "a hole"},
+      {with_header(R"({"a":)" + good + R"(,"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3), "a gap"},
   };
 }
 

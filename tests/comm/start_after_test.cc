@@ -96,7 +96,7 @@ TEST_P(StartAfterOperation, ExceptionInMakeFailsTheSum) {
       GetParam());
 }
 
-// Over a group of one rank, the summand is made at once and nothing is counted.
+// With one rank, `make` runs when the sum is issued, and no traffic is counted.
 TEST(StartAfterOperation, OneRankRunsMakeAtOnce) {
   on_line(1, [](Comm& comm, int) {
     const at::Tensor sum = at::zeros({3});

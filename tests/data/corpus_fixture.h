@@ -35,8 +35,9 @@ inline std::string text_of(const IndexedDataset& dataset) { return make_byte_tok
 class CorpusTest : public testing::Test {
  protected:
   Corpus open(std::vector<std::string> paths, double share = 0.0, const TextProgress& progress = {}) {
-    return open_corpus({.paths = std::move(paths), .validation_share = share, .seed = 7, .work_dir = folder_ / "work"},
-                       *tokenizer_, progress);
+    return open_corpus(
+        {.paths = std::move(paths), .validation_fraction = share, .seed = 7, .work_dir = folder_ / "work"}, *tokenizer_,
+        progress);
   }
   TempFolder folder_;
   std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();

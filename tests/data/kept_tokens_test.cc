@@ -1,4 +1,4 @@
-// Tokens cached in the work folder. One rank of several makes them, once. They are made again if the text or the
+// Tokens cached in the work folder. One rank of several makes them, once. They are created again if the text or the
 // tokenizer changes, or if they are damaged.
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST_F(KeptTokens, DamagedTokensAreMadeAgainAndNamed) {
     EXPECT_EQ(text_of(corpus.train), paragraphs(500, 'a'));
     EXPECT_EQ(said.empty(), named.empty()) << said;
     if (!named.empty()) {
-      EXPECT_TRUE(says(said, {"note: " + named + " is damaged", "made again"}));
+      EXPECT_TRUE(says(said, {"note: " + named + " is damaged", "created again"}));
     }
     return corpus.from_cache;
   };

@@ -32,7 +32,7 @@ class LoaderTest : public testing::Test {
   TempFolder folder_;
 };
 
-const Masking kMasking{.share = 0.3, .mask_token = 43, .key = 8};
+const Masking kMasking{.fraction = 0.3, .mask_token = 43, .key = 8};
 const std::optional<Masking> kBothObjectives[] = {std::nullopt, kMasking};
 
 std::vector<int64_t> all(int64_t n) {

@@ -39,7 +39,7 @@ void expect_share(int64_t count, int64_t of, double share) {
 
 TEST(Masking, ChoosesAndReplacesAtBertsRates) {
   for (const double share : {0.15, 0.4}) {
-    const Masking masking{.share = share, .mask_token = kMask, .key = 11};
+    const Masking masking{.fraction = share, .mask_token = kMask, .key = 11};
     int64_t all = 0, chosen = 0, hidden = 0, random = 0;
     std::map<int64_t, int64_t> quarters;  // quarters of the vocabulary that the random tokens fall into
     for (int64_t number = 0; number < 2000; ++number) {
@@ -68,7 +68,7 @@ TEST(Masking, ChoosesAndReplacesAtBertsRates) {
 }
 
 TEST(Masking, ChoosesPositionsIndependently) {
-  const Masking masking{.share = 0.15, .mask_token = kMask, .key = 12};
+  const Masking masking{.fraction = 0.15, .mask_token = kMask, .key = 12};
   constexpr int64_t kSamples = 20000, kPlaces = 16;
   std::vector<int64_t> again(kPlaces), together(kPlaces * kPlaces);
   Sample before = masked(masking, 0, kPlaces);
@@ -88,12 +88,12 @@ TEST(Masking, ChoosesPositionsIndependently) {
 }
 
 TEST(Masking, IsAFunctionOfKeySampleAndPosition) {
-  const Masking masking{.share = 0.15, .mask_token = kMask, .key = 13};
+  const Masking masking{.fraction = 0.15, .mask_token = kMask, .key = 13};
   const Sample sample = masked(masking, 77);
   EXPECT_EQ(masked(masking, 77).tokens, sample.tokens);
   EXPECT_EQ(masked(masking, 77).labels, sample.labels);
   EXPECT_NE(masked(masking, 78).labels, sample.labels);
-  EXPECT_NE(masked({.share = 0.15, .mask_token = kMask, .key = 14}, 77).labels, sample.labels);
+  EXPECT_NE(masked({.fraction = 0.15, .mask_token = kMask, .key = 14}, 77).labels, sample.labels);
   // A shorter sample equals the beginning of a longer one.
   const Sample shorter = masked(masking, 77, 101);
   EXPECT_EQ(shorter.tokens, std::vector<int64_t>(sample.tokens.begin(), sample.tokens.begin() + 101));
@@ -107,7 +107,7 @@ TEST(Masking, IsAFunctionOfKeySampleAndPosition) {
 TEST(Masking, CountsWhatItChooses) {
   bool nothing = false;
   for (const double share : {1e-9, 0.15, 1.0}) {
-    const Masking masking{.share = share, .mask_token = kMask, .key = 15};
+    const Masking masking{.fraction = share, .mask_token = kMask, .key = 15};
     for (int64_t number = 0; number < 50; ++number) {
       for (const int64_t length : {0, 1, 3, 4, 63}) {
         int64_t labels = 0;

@@ -72,7 +72,7 @@ TEST(SentencePieceModel, ForeignModelsEncodeAsWellAsTheyCan) {
                            "--vocab_size=330 --model_type=bpe --byte_fallback --normalization_rule_name=identity "
                            "--remove_extra_whitespaces=false");
   EXPECT_EQ(llama->decode(llama->encode(text)), text);
-  EXPECT_EQ(llama->caveat(), "text does not come back exactly: the model puts a space before each line");
+  EXPECT_EQ(llama->caveat(), "tokens do not reproduce the text exactly: the model puts a space before each line");
   // A model with SentencePiece's default options.
   const auto plain = train("plain", "--vocab_size=60 --hard_vocab_limit=false");
   EXPECT_EQ(plain->decode(plain->encode(text)), "the hacker of running kernel 2026 caf\xc3\xa9");

@@ -69,7 +69,7 @@ TEST(SentencePiece, ADamagedModelIsTrainedAgain) {
   spill(path, damaged);
   testing::internal::CaptureStderr();
   EXPECT_EQ(train_sentencepiece(300, folder / "work", files), path);
-  EXPECT_TRUE(says(testing::internal::GetCapturedStderr(), {"note: " + path + " is damaged", "made again"}));
+  EXPECT_TRUE(says(testing::internal::GetCapturedStderr(), {"note: " + path + " is damaged", "created again"}));
   EXPECT_TRUE(slurp(path) == whole);
 }
 
@@ -125,11 +125,11 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
     return message_of<ConfigError>([&] { load_tokenizer(spec, folder / "work", files); });
   };
   const std::string high = refusal("train:5000", tiny);
-  EXPECT_NE(high.find("too short for so many pieces; try \"train:2"), std::string::npos) << high;
+  EXPECT_NE(high.find("too short for this number of pieces; try \"train:2"), std::string::npos) << high;
   EXPECT_EQ(refusal(high.substr(high.rfind("train:"), 9), tiny), "") << high;  // the advice is correct
   const std::vector<std::string> files = {folder.write("b.txt", sample(3000, 1))};
   const std::string low = refusal("train:260", files);
-  EXPECT_NE(low.find("characters alone take"), std::string::npos) << low;
+  EXPECT_NE(low.find("characters of the text alone need"), std::string::npos) << low;
   EXPECT_EQ(refusal(low.substr(low.rfind("train:"), 9), files), "") << low;
   EXPECT_NE(refusal("train:300", {folder.write("c.txt", "\n\n \n")}).find("holds no text"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_directory(folder / "work"));

@@ -154,7 +154,8 @@ std::vector<std::string> model(Sizes m, BatchSizes b, std::vector<std::string> k
   return keys;
 }
 const std::string kNoSequence = "--parallelism.tensor_parallel_sequence=false",
-                  kSumma = "--parallelism.tensor_parallel_product=summa";
+                  kSumma = "--parallelism.tensor_parallel_product=summa", kHeadNorms = "--model.qk_norm=true",
+                  kGelu = "--model.mlp=gelu_tanh", kLayerNorm = "--model.norm=layer_norm";
 
 std::vector<Case> planned_cases() {
   return {
@@ -172,6 +173,14 @@ std::vector<Case> planned_cases() {
       Case{"bfloat16_biases_recompute", with(with(kBiases, kHalf), kFull)},
       Case{"mesh_2x2x1_biases", mesh(2, 2, 1, kBiases)},
       Case{"tensor_sequence_panels_biases", in_panels(one_dimension(2, kBiases))},
+      Case{"qk_norm", {kHeadNorms}}, Case{"qk_norm_bfloat16_recompute", {kHeadNorms, kHalf, kFull}},
+      Case{"mesh_2x2x1_qk_norm", mesh(2, 2, 1, {kHeadNorms})},
+      Case{"ring_qk_norm", narrow({kWithRing, kHeadNorms}), 0.02},
+      Case{"gelu", {kGelu}}, Case{"gelu_bfloat16_recompute", {kGelu, kHalf, kFull}},
+      Case{"mesh_2x2x1_gelu", mesh(2, 2, 1, {kGelu})},
+      Case{"layer_norm", {kLayerNorm}}, Case{"layer_norm_bfloat16_recompute", {kLayerNorm, kHalf, kFull}},
+      Case{"mesh_2x2x1_layer_norm", mesh(2, 2, 1, {kLayerNorm})},
+      Case{"tensor_sequence_layer_norm", one_dimension(2, {kLayerNorm})},
       Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
       Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
       Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},

@@ -19,7 +19,7 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   Program text({kProgram, "verify", run.run_file_path(), "--run.ranks=3"}, {});
   EXPECT_EQ(text.exit_code(), 0) << text.output();
   EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
-  EXPECT_TRUE(says(text.output(), {"data 3 against one device, float64, 3 steps\n", "off by", "allowed", "where most",
+  EXPECT_TRUE(says(text.output(), {"data 3 against one device, float64, 3 steps\n", "error", "bound", "largest at",
                                    "  gradients ", "1.0e-10  model.", ", rank ", "|layout - one device|"}));
   EXPECT_EQ(text.output().find("rounds the same way"), std::string::npos) << "float64 runs freely";
   EXPECT_TRUE(says(text.output(), {" in float64: layout "}));

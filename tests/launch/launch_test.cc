@@ -95,6 +95,11 @@ TEST(Launch, SetByHand) {
   EXPECT_EQ(here.store_kind, StoreKind::kServedByRankZero);
   EXPECT_EQ(here.local_rank, 1);
   EXPECT_EQ(here.local_size, 2);
+  for (const char* address : {"[::1]", "::1"}) {
+    const Launch v6 = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", address}, {"MASTER_PORT", "3000"}});
+    EXPECT_EQ(v6.address, "::1");
+    EXPECT_EQ(v6.local_size, 2);
+  }
   const Launch far = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "3000"}});
   EXPECT_EQ(far.local_rank, 0);
   EXPECT_EQ(far.local_size, 1);

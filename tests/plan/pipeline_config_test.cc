@@ -127,9 +127,7 @@ TEST(PipelineConfig, PostValidation) {
   EXPECT_TRUE(says(refusal(2, {key}), {"parallelism.pipeline_parallel_post_validation", "pipeline_parallel_degree = 1",
                                        "set it to false"}));
   const Plan plain = plan_of(4, of("zb_h2", 4)), post = plan_of(4, of("zb_h2", 4, {key}));
-  Words with_sgd = of("zb_h2", 4, {key});
-  with_sgd.push_back("optimizer.name=sgd");
-  const Plan sgd = plan_of(4, with_sgd);
+  const Plan sgd = plan_of(4, of("zb_h2", 4, {key}), {"optimizer.name=sgd"});
   for (size_t rank = 0; rank < 4; ++rank) {
     const auto& row = post.schedule.rows[rank];
     EXPECT_EQ(row.size(), plain.schedule.rows[rank].size() + 2);

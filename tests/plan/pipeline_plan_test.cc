@@ -133,7 +133,7 @@ TEST(Schedules, AreMadeForThePassesThereAre) {
         const Timeline timeline = simulate(equal, estimate_durations(plan, plan.stages));
         EXPECT_LE(plan.timeline.makespan_s, timeline.makespan_s) << name << " on " << ranks;
         for (size_t rank = 0; rank < equal.rows.size(); ++rank)
-          EXPECT_LE(plan.timeline.peak_live[rank], timeline.peak_live[rank]) << name << " on " << ranks;
+          EXPECT_LE(plan.timeline.peak_in_flight[rank], timeline.peak_in_flight[rank]) << name << " on " << ranks;
         if (ranks == 2 && more == wide && name == std::string("v_half")) {
           EXPECT_LT(plan.timeline.makespan_s, 0.97 * timeline.makespan_s) << name;
         }
@@ -234,7 +234,7 @@ TEST(PipelinePlan, OfManyRanksIsThereAtOnce) {
   const std::clock_t begin = std::clock();
   const Plan plan = plan_of(64, "1f1b", {"training.global_batch_size=512", "model.num_hidden_layers=128"});
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  EXPECT_EQ(plan.timeline.peak_live[0], 64);
+  EXPECT_EQ(plan.timeline.peak_in_flight[0], 64);
   EXPECT_LT(seconds, 1) << "planned";
   EXPECT_LT(explain(plan).size(), 40'000u);  // with all other schedules
 }

@@ -22,7 +22,7 @@ class Generate(ProcessTest):
     def generate(self, *arguments):
         return self.orthant("generate", "run", "--prompt", "The red door", "--temperature", "0", *arguments)
 
-    def test_where_the_positions_end(self):
+    def test_generate_stops_at_last_position(self):
         result = self.generate("--max-new-tokens", "1000")
         self.assertEqual((result.code, len(result.err.splitlines())), (0, 1), result)
         self.assertIn("max_position_embeddings = 128", result.err)
@@ -30,7 +30,7 @@ class Generate(ProcessTest):
         result = self.generate("--max-new-tokens", "20")  # the control
         self.assertEqual((result.code, result.err), (0, ""), result)
 
-    def test_text_appears_as_it_is_made(self):
+    def test_generate_prints_text_in_pieces(self):
         """The output is written in pieces while it is generated. Over a SOCK_SEQPACKET socket, each write arrives as a
         message of its own, so that the test can count them."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,7 +45,7 @@ class Generate(ProcessTest):
         # Nearly every one of the 20 tokens is a complete character, because the model was trained on ASCII text.
         self.assertGreater(len(messages), 10)
 
-    def test_a_terminal_gets_whole_characters(self):
+    def test_terminal_receives_complete_characters(self):
         """A terminal receives only complete characters, although an untrained model generates arbitrary bytes. Except
         for replacement characters, the terminal shows the same text as a pipe receives."""
         self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "job.dump_folder=new")
@@ -70,7 +70,7 @@ class Generate(ProcessTest):
         self.assertEqual(have.replace("\ufffd", ""), "".join(visible).replace("\ufffd", ""))
         self.assertGreater(have.count("\ufffd"), 10)
 
-    def test_weights_that_are_not_finite(self):
+    def test_generate_refuses_weights_not_finite(self):
         model = self.latest()
         header, data, head = read_safetensors(model / "model.safetensors")
         for value in (float("nan"), float("inf")):
@@ -80,7 +80,7 @@ class Generate(ProcessTest):
             self.assert_says(self.generate(), 1, str(model.name), "model.layers.0.mlp.up_proj.weight", "not finite",
                              "earlier checkpoint")
 
-    def test_numbers_beyond_all_measure(self):
+    def test_generate_refuses_numbers_too_large(self):
         largest = 2**63 - 1
         for option in ("--seed", "--max-new-tokens"):
             for value in (largest + 1, 2**64 + 1, 10**30, "1.5", "1e3"):
@@ -88,7 +88,7 @@ class Generate(ProcessTest):
                 self.assert_says(result, 2, option, str(value), str(largest))
         self.assertEqual(self.generate("--seed", str(largest)).code, 0)
 
-    def test_another_seed_is_another_text(self):
+    def test_another_seed_gives_another_text(self):
         texts = {self.orthant("generate", "run", "--temperature", "1", "--seed", str(seed)).out
                  for seed in (1, 1 + 2**32, 2**63 - 1)}
         self.assertEqual(len(texts), 3)
@@ -109,7 +109,7 @@ class GenerateMemory(ProcessTest):
         self.assertEqual(result.code, 0, result)
         return int(result.out), json.loads((dump / "plan.json").read_text())["parameters"]["count"]
 
-    def test_what_a_parameter_takes(self):
+    def test_memory_per_parameter(self):
         """`generate` needs 12 bytes per parameter, as docs/training.md states: 4 each for the weights, the memory of
         their gradients, and the mapped pages of the file. The difference between a model of 2 layers and one of 22
         removes the memory that does not depend on the model."""
@@ -131,7 +131,7 @@ class TensorRun(ProcessTest):
                 *(self.orthant("generate", dump, "--prompt", "The red door", "--temperature", temperature).out
                   for temperature in ("0", "1"))]
 
-    def test_text_is_one_ranks_before_and_after_another_mesh(self):
+    def test_text_equals_that_of_one_rank_after_change_of_mesh(self):
         self.run_to(5, "one", "run.ranks=1")
         self.run_to(5, "mesh", *self.MESH)
         after_five = self.texts("one")
@@ -146,7 +146,7 @@ class TensorRun(ProcessTest):
         for before, after in zip(after_five, after_ten):
             self.assertNotEqual(before, after)  # the negative control: other weights write another text
 
-    def test_a_sample_of_fewer_steps_does_not_stay(self):
+    def test_sample_of_fewer_steps_is_removed(self):
         for mesh in self.sweep((self.MESH, ("run.ranks=2",)), 1):
             self.train_well("training.steps=5", "training.global_batch_size=8", *mesh)
             self.assertTrue((self.dump / "sample.txt").exists())
@@ -161,7 +161,7 @@ class LongTensorRun(TensorRun):
 
 
 class Report(ProcessTest):
-    def test_a_history_damaged_in_the_middle(self):
+    def test_report_with_damaged_metrics(self):
         self.train_well("training.steps=5", "run.ranks=1", "validation.freq=0")
         path = self.dump / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True)

@@ -48,7 +48,7 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(setting), 1, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
-    def test_a_plan_that_cannot_be_is_refused_before_the_text_is_read(self):
+    def test_impossible_plan_is_refused_before_reading_text(self):
         (self.folder / "half.csv").write_text("0F0,SEND_F\n1F0\n")
         mesh, pipeline = ["run.ranks=4", "parallelism.data_parallel_degree=3"], "parallelism.pipeline_parallel_"
         for settings in (mesh, [pipeline + "degree=2", pipeline + "schedule=half.csv"],
@@ -62,14 +62,14 @@ class RunFile(ProcessTest):
         self.train_well("training.steps=1", "validation.freq=0")
         self.assertTrue((self.dump / "data").exists())
 
-    def test_a_tokenizer_that_cannot_be_trained(self):
+    def test_tokenizer_that_cannot_be_trained(self):
         for spec in ("train:3", "train:2000000"):
             for command in ("plan", "train", "verify"):
                 with self.subTest(spec=spec, command=command):
                     result = self.orthant(command, "run.toml", f"data.tokenizer={spec}")
                     self.assert_says(result, 1, spec, "expected train:N with N from 260")
 
-    def test_more_memory_than_a_rank_may_fill(self):
+    def test_plan_exceeds_memory_of_rank(self):
         limit = "run.memory_gib_per_rank=1e-5"
         for command in ("plan", "train"):
             result = self.orthant(command, "run.toml", limit)
@@ -83,7 +83,7 @@ class RunFile(ProcessTest):
             result = self.orthant(command, "run.toml", enough)
             self.assertEqual(result.code, 0, result)
 
-    def test_sequences_that_cannot_be_cut_so(self):
+    def test_sequences_that_cannot_be_sharded(self):
         cut = "parallelism.context_parallel_"
         for settings, *parts in (
                 ([cut + "ulysses=3"], cut + "ulysses = 3", "more than the 2 ranks", "set it to 2"),
@@ -100,7 +100,7 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(*settings), 2, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
-    def test_rates_that_say_nothing(self):
+    def test_link_rates_without_effect(self):
         for settings, *parts in (
                 (["--inner-gbit", "10"], "--inner-gbit requires --outer-gbit"),
                 (["--outer-gbit", "10"], "--outer-gbit requires --inner-gbit"),
@@ -110,12 +110,12 @@ class RunFile(ProcessTest):
             with self.subTest(settings):
                 self.assert_says(self.orthant("plan", "run.toml", *settings), 2, *parts, "usage:")
 
-    def test_the_same_answer_under_a_launcher(self):
+    def test_same_error_under_launcher(self):
         self.append("training", "seq_length = 64")
         environment = {"WORLD_SIZE": "1", "RANK": "0"}
         self.assert_says(self.train(env=environment), 1, "training.seq_length", "training.seq_len")
 
-    def test_no_such_run_file(self):
+    def test_missing_run_file(self):
         self.assert_says(self.orthant("train", "nowhere.toml"), 1, "nowhere.toml", str(self.folder), "No such file",
                          "orthant train examples/jargon.toml")
         self.assert_says(self.orthant("train", "run"), 1, "did you mean run.toml?")
@@ -124,12 +124,12 @@ class RunFile(ProcessTest):
         (self.folder / "broken.toml").write_text("[training]\nsteps = = 3\n")
         self.assert_says(self.orthant("train", "broken.toml"), 1, "broken.toml:2")
 
-    def test_a_name_with_a_nul_in_it(self):
+    def test_path_with_nul_byte(self):
         self.write_run_file(dump_folder=r'"a\u0000b"')
         self.assert_says(self.train(), 1, "job.dump_folder", "run.toml:2", "NUL")
         self.assertFalse((self.folder / "a").exists())
 
-    def test_a_model_beyond_the_machine(self):
+    def test_model_exceeds_memory_of_machine(self):
         large = ("model.hidden_size=65536", "model.intermediate_size=262144", "model.num_hidden_layers=100",
                  "model.num_attention_heads=64", "model.num_key_value_heads=64")
         for ranks in (1, 2):
@@ -145,7 +145,7 @@ class RunFile(ProcessTest):
         self.assertIn("warning: the plan needs", planned.err)
         self.assertNotIn("warning", self.orthant("plan", "run.toml").err)
 
-    def test_a_folder_that_cannot_be_written(self):
+    def test_folder_without_write_permission(self):
         (self.folder / "file").write_text("")
         for ranks in (1, 2):
             self.assert_says(self.train("job.dump_folder=file/run", f"run.ranks={ranks}"), 1, "file/run")
@@ -153,7 +153,7 @@ class RunFile(ProcessTest):
 
 
 class ModelFrom(ProcessTest):
-    def test_no_model_there(self):
+    def test_directory_without_model(self):
         self.assert_says(self.train("model.from=nowhere"), 1, "model.from", "nowhere", "not a directory")
         (self.folder / "empty").mkdir()
         self.assert_says(self.train("model.from=empty"), 1, "model.from", "empty", "config.json")
@@ -166,16 +166,16 @@ class ModelFrom(ProcessTest):
         path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
         return f"model.from={self.latest()}"
 
-    def test_another_kind_of_model(self):
+    def test_unsupported_model_type(self):
         source = self.model(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"])
         self.assert_says(self.train(source, "job.dump_folder=other"), 1, "config.json", "model_type", "gpt_neox")
 
-    def test_a_size_that_is_not_the_tensors(self):
+    def test_size_differs_from_tensors(self):
         source = self.model(intermediate_size=96)
         result = self.train(source, "job.dump_folder=other", "training.seed_weights=false", "model.intermediate_size=96")
         self.assert_says(result, 1, "gate_proj", "[64, 32]", "[96, 32]")
 
-    def test_a_refused_run_leaves_the_earlier_run_where_it_is(self):
+    def test_refused_run_does_not_move_earlier_run(self):
         source = self.model(intermediate_size=96)
         before = sorted(path.name for path in self.dump.iterdir())
         config = (self.dump / "config.toml").read_text()
@@ -184,12 +184,12 @@ class ModelFrom(ProcessTest):
         self.assertEqual(sorted(path.name for path in self.dump.iterdir()), before)
         self.assertEqual((self.dump / "config.toml").read_text(), config)
 
-    def test_json_that_is_none(self):
+    def test_malformed_json(self):
         source = self.model()
         (self.latest() / "config.json").write_text('{"hidden_size": 32,')
         self.assert_says(self.train(source, "job.dump_folder=other"), 1, "config.json")
 
-    def test_sizes_and_weights_come_along(self):
+    def test_sizes_and_weights_are_loaded(self):
         """The control: with an unchanged config.json the run takes its sizes and weights from the model. A size in the
         run file that contradicts the model is an error."""
         source = self.model()
@@ -203,7 +203,7 @@ class ModelFrom(ProcessTest):
         self.assertEqual(config["hidden_size"], json.loads((saved / "config.json").read_text())["hidden_size"])
         self.assertNotEqual(self.losses()[0], self.losses(self.folder / "other")[0])
 
-    def test_generate_from_something_odd(self):
+    def test_generate_from_invalid_directory(self):
         self.assert_says(self.orthant("generate", "nowhere", "--prompt", "a"), 1, "nowhere")
         self.assert_says(self.orthant("generate", ".", "--prompt", "a"), 1, "config.json")
         self.assert_says(self.orthant("report", "nowhere"), 1, "nowhere")

@@ -29,17 +29,17 @@ def write_tokens(prefix, documents, type_code=8, pack="<H"):
 
 
 class Text(ProcessTest):
-    def test_no_such_file(self):
+    def test_missing_file(self):
         for ranks in (1, 2):
             result = self.train("data.path=nowhere.txt", f"run.ranks={ranks}")
             self.assert_says(result, 1, "data.path", "nowhere.txt", "no such file")
             self.assertFalse((self.dump / "metrics.jsonl").exists())
 
-    def test_a_glob_without_matches(self):
+    def test_glob_without_matches(self):
         self.assert_says(self.train("data.path=books/*.txt"), 1, "data.path", "books/*.txt", "matches no file",
                          str(self.folder))
 
-    def test_a_folder_for_a_file(self):
+    def test_folder_instead_of_file(self):
         (self.folder / "books").mkdir()
         self.assert_says(self.train("data.path=books"), 1, "books", "directory")
 
@@ -57,30 +57,30 @@ class Text(ProcessTest):
             self.assertEqual([path.name for path in self.folder.glob("out*")], [])
             self.assertEqual([path.name for path in self.folder.glob("*.tmp*")], [])
 
-    def test_pipes_are_no_files(self):
+    def test_pipes_are_refused(self):
         os.mkfifo(self.folder / "pipe.txt")
-        self.assert_says(self.train("data.path=pipe.txt"), 1, "data.path", "pipe.txt", "no regular file",
+        self.assert_says(self.train("data.path=pipe.txt"), 1, "data.path", "pipe.txt", "not a regular file",
                          "write it to a file")
-        self.assert_says(self.orthant("tokenize", "pipe.txt", "--output", "out"), 1, "pipe.txt", "no regular file")
+        self.assert_says(self.orthant("tokenize", "pipe.txt", "--output", "out"), 1, "pipe.txt", "not a regular file")
         for name in ("pipe.model", "tokens.idx", "tokens.bin"):
             os.mkfifo(self.folder / name)
-        self.assert_says(self.train("data.tokenizer=pipe.model"), 1, "data.tokenizer", "pipe.model", "no regular file")
+        self.assert_says(self.train("data.tokenizer=pipe.model"), 1, "data.tokenizer", "pipe.model", "not a regular file")
         self.assert_says(self.train("data.path=tokens"), 1, "tokens.idx", "not a regular file")
 
-    def test_paths_that_lead_nowhere(self):
+    def test_broken_paths(self):
         long = "n" * 300
         for key, ending in (("data.path", ""), ("data.tokenizer", ".model")):
             os.symlink("loop" + ending, self.folder / ("loop" + ending))
-            self.assert_says(self.train(f"{key}=loop{ending}"), 1, f"loop{ending}: ", "symbolic link", "leads back to itself")
+            self.assert_says(self.train(f"{key}=loop{ending}"), 1, f"loop{ending}: ", "symbolic link", "points to itself")
             self.assert_says(self.train(f"{key}={long}{ending}"), 1, long, "too long", "shorter")
-        self.assert_says(self.orthant("tokenize", "loop", "--output", "out"), 1, "loop: ", "leads back to itself")
-        self.assert_says(self.orthant("generate", "loop"), 1, "loop", "leads back to itself")
+        self.assert_says(self.orthant("tokenize", "loop", "--output", "out"), 1, "loop: ", "points to itself")
+        self.assert_says(self.orthant("generate", "loop"), 1, "loop", "points to itself")
 
     def test_too_little_text(self):
         (self.folder / "text.txt").write_text("A few words.\n")
         self.assert_says(self.train("validation.freq=0"), 1, "data.path", "14 tokens", "training.seq_len + 1 = 33")
 
-    def test_nothing_to_hold_out(self):
+    def test_too_little_text_to_hold_out(self):
         (self.folder / "text.txt").write_text("One document only, of more than enough tokens. " * 20)
         result = self.train()
         if result.code != 0:
@@ -98,7 +98,7 @@ class Tokens(ProcessTest):
         self.assertEqual(result.code, 0, result)
         self.bin = self.folder / "tokens.bin"
 
-    def test_whole_tokens_train_as_their_text_does(self):
+    def test_intact_tokens_train_like_their_text(self):
         self.train_well("data.path=tokens", "training.steps=3")
         tokens = self.losses()
         self.train_well("training.steps=3", "job.dump_folder=other")
@@ -117,7 +117,7 @@ class Tokens(ProcessTest):
         index.write_bytes(index.read_bytes()[:-9])
         self.assert_says(self.train("data.path=tokens"), 1, "tokens.idx", "offset")
 
-    def test_tokens_beyond_the_vocabulary(self):
+    def test_tokens_outside_vocabulary(self):
         documents = [list(range(100, 200)) for _ in range(40)]
         documents[7][13] = 300  # a token of a larger vocabulary
         write_tokens(self.folder / "large", documents)
@@ -140,13 +140,13 @@ class Tokens(ProcessTest):
             self.assertRegex(message, r"document \d+, position \d+")
         self.assert_says(self.train("data.path=tokens", "run.ranks=1"), 1, "tokens.bin", f"offset {place}")
 
-    def test_verify_and_plan_answer_alike(self):
+    def test_verify_and_plan_report_same_error(self):
         for command in ("verify", "plan"):
             self.assert_says(self.orthant(command, "run.toml", "data.path=nowhere"), 1, "nowhere")
         self.assert_says(self.orthant("tokenize", "nowhere", "--output", "x"), 1, "nowhere")
 
 
-    def test_a_dataset_shortened_while_it_is_read(self):
+    def test_dataset_truncated_during_read(self):
         for ranks in (1, 2):
             running = self.start_training("data.path=tokens", f"run.ranks={ranks}", "checkpoint.interval=0",
                                           "validation.freq=0")
@@ -170,12 +170,12 @@ class Documents(ProcessTest):
         dry = ["--dry-run"] if command == "train" and "run.ranks=2" not in settings else []
         return self.orthant(command, "run.toml", f"data.path={name}", "data.mask_documents=true", *settings, *dry)
 
-    def test_a_document_as_long_as_a_sample(self):
+    def test_document_as_long_as_sample(self):
         self.documents("books", {11: 32})
         result = self.asked("books")
         self.assertEqual(result.code, 0, result)
 
-    def test_longer_documents(self):
+    def test_documents_longer_than_sample(self):
         self.documents("books", {11: 33, 12: 150, 30: 34})
         parts = ("data.mask_documents = true (command line)", "document 12 (from 0) of data.path = [\"books\"]",
                  "150 tokens, more than training.seq_len = 32 (run.toml:", "3 of 40 documents",
@@ -188,19 +188,19 @@ class Documents(ProcessTest):
         self.train_well("data.path=books", "data.mask_documents=true", "data.long_documents=cut", "training.steps=2")
         self.train_well("data.path=books", "training.steps=2")  # without the mask, documents of any length are legal
 
-    def test_the_length_that_the_message_names(self):
+    def test_suggested_length_works(self):
         self.documents("books", {5: 33})
         message = self.assert_says(self.asked("books"), 1, "document 5 (from 0)", "at least 33, or")
         self.assertNotIn("max_position_embeddings", message)
         self.assertEqual(self.asked("books", "training.seq_len=33").code, 0)
 
-    def test_held_out_documents(self):
+    def test_held_out_documents_longer_than_sample(self):
         self.documents("books")
         self.documents("held", {39: 40})
         self.assert_says(self.asked("books", "data.validation=held"), 1, "document 39 (from 0) of data.validation")
 
 
-class Kept(ProcessTest):
+class CachedTokens(ProcessTest):
     """The tokens and the tokenizer in a run folder are made again if they were damaged, with a note, and the losses
     are unchanged."""
 
@@ -211,7 +211,7 @@ class Kept(ProcessTest):
         path.write_bytes(content)
         return path
 
-    def test_tokens(self):
+    def test_damaged_tokens_are_created_again(self):
         self.train_well("training.steps=8")
         whole = self.losses()
         for arguments in (("training.steps=8",), ("training.steps=5",), ("training.steps=8", "--resume")):
@@ -222,7 +222,7 @@ class Kept(ProcessTest):
             self.assertEqual(self.losses(), whole[:len(self.losses())])
         self.assertNotIn("damaged", self.train_well("training.steps=5").err)
 
-    def test_a_tokenizer(self):
+    def test_damaged_tokenizer_is_trained_again(self):
         settings = ("data.tokenizer=train:300", "training.steps=5")
         self.train_well(*settings)
         whole = self.losses()
@@ -233,7 +233,7 @@ class Kept(ProcessTest):
 
 
 class Programs(ProcessTest):
-    def test_what_trains_a_tokenizer_dies_with_us_and_leaves_nothing(self):
+    def test_tokenizer_training_ends_with_killed_run(self):
         (self.folder / "bin").mkdir()
         program = self.folder / "bin/spm_train"
         program.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 1000\n")
@@ -263,7 +263,7 @@ class Programs(ProcessTest):
 
 
 class Numbers(ProcessTest):
-    def test_a_learning_rate_beyond_all_measure(self):
+    def test_learning_rate_too_large(self):
         for ranks in (1, 2):
             shutil.rmtree(self.dump, ignore_errors=True)
             result = self.train("optimizer.lr=1e10", "checkpoint.interval=1", "training.steps=50", "validation.freq=0",
@@ -278,17 +278,17 @@ class Numbers(ProcessTest):
             self.assert_says(again, 1, "is not finite")
             self.assertEqual(self.weights(), good)
 
-    def test_an_update_that_overflows_is_not_saved(self):
+    def test_overflowed_update_is_not_saved(self):
         for ranks in (1, 2):
             result = self.train("optimizer.lr=1e38", "checkpoint.interval=1", "training.steps=50", f"run.ranks={ranks}")
             self.assert_says(result, 1, "step 1: the update made the weight ", "not finite", "optimizer.lr")
             self.assertFalse((self.dump / "checkpoints").exists())
 
-    def test_not_finite_before_the_first_checkpoint(self):
+    def test_not_finite_before_first_checkpoint(self):
         self.assert_says(self.train("optimizer.lr=1e38", "training.steps=50", "validation.freq=0",
                                     "checkpoint.interval=0"), 1, "not finite", "no checkpoint yet", "optimizer.lr")
 
-    def test_a_weight_that_is_infinite(self):
+    def test_infinite_weight(self):
         self.train_well("training.steps=2")
         model = self.latest()
         header, data, head = read_safetensors(model / "model.safetensors")

@@ -45,7 +45,7 @@ class Damaged(AfterARun):
             self.assertNotIn("step    11", result.out)
         self.assertEqual(changed(before, self.dump), [])
 
-    def test_one_bit(self):
+    def test_flipped_bit(self):
         for name in ("model.safetensors", "orthant/optimizer.safetensors"):
             with self.subTest(name):
                 path = self.latest() / name
@@ -57,17 +57,17 @@ class Damaged(AfterARun):
                 path.write_bytes(whole)
         self.train_well("training.steps=12", "--resume")  # the control: with the original bytes the run resumes
 
-    def test_cut_short(self):
+    def test_truncated_file(self):
         path = self.latest() / "model.safetensors"
         size = path.stat().st_size
         os.truncate(path, size - 1000)
         self.assert_refused("model.safetensors", f"{size}", f"{size - 1000}", "step-000005")
 
-    def test_a_file_is_missing(self):
+    def test_missing_file(self):
         (self.latest() / "orthant/optimizer.safetensors").unlink()
         self.assert_refused("optimizer.safetensors", "step-000005")
 
-    def test_the_way_out_that_the_message_names(self):
+    def test_suggested_fix_works(self):
         path = self.latest() / "model.safetensors"
         os.truncate(path, 100)
         self.assert_refused("step-000005", str(self.latest().name))
@@ -76,41 +76,41 @@ class Damaged(AfterARun):
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 13)))
         self.assertIn("step-000005", result.out)
 
-    def test_a_newer_format_is_no_damage(self):
+    def test_newer_format_is_not_damage(self):
         path = self.latest() / "orthant/manifest.json"
         path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
         self.assert_refused("step-000010", "written by a newer Orthant (format 2, this program reads up to 1)")
 
-    def test_a_file_or_a_folder_in_the_way(self):
+    def test_file_or_folder_blocks_path(self):
         shutil.move(self.dump / "checkpoints", self.folder / "away")
         (self.dump / "checkpoints").write_text("")
-        self.assert_refused("run/checkpoints: ", "a folder is expected")
+        self.assert_refused("run/checkpoints: ", "has the name of a folder")
         (self.dump / "checkpoints").unlink()
         shutil.move(self.folder / "away", self.dump / "checkpoints")
         (self.dump / "checkpoints/latest").unlink()
         (self.dump / "checkpoints/latest").mkdir()
         before = len(self.steps())
         result = self.train("training.steps=12", "--resume")
-        self.assert_says(result, 1, "checkpoints/latest: is a directory", "move it away")
+        self.assert_says(result, 1, "checkpoints/latest is a directory", "move it away")
         self.assertEqual(len(self.steps()), before)  # the error comes before the first step, not at the first save
 
-    def test_a_history_that_was_cut(self):
+    def test_truncated_metrics(self):
         history = (self.dump / "metrics.jsonl").read_text()
         last = [line for line in history.splitlines(keepends=True) if "grad_norm" in line][-1]
         (self.dump / "metrics.jsonl").write_text(history[:history.index(last) + 20])
         result = self.train_well("training.steps=12", "--resume")
         self.assertIn("run/metrics.jsonl lacks 1 step of the 10 before this run", result.err)
 
-    def test_none_is_whole(self):
+    def test_no_complete_checkpoint(self):
         for member in (self.dump / "checkpoints").glob("step-*"):
             os.truncate(member / "model.safetensors", 100)
-        self.assert_refused("no whole checkpoint")
+        self.assert_refused("no other complete checkpoint")
 
 
-class Another(AfterARun):
+class OtherRun(AfterARun):
     settings = ("training.steps=5",)
 
-    def test_another_model_batch_or_precision(self):
+    def test_other_model_batch_or_precision(self):
         before = tree(self.dump)
         for ranks, setting, *parts in ((2, "model.hidden_size=64", "model.hidden_size = 64", "32"),
                                        (1, "model.tie_word_embeddings=true", "model.tie_word_embeddings"),
@@ -124,7 +124,7 @@ class Another(AfterARun):
         self.train_well("training.steps=8", "--resume")
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 9)))
 
-    def test_a_refused_run_is_resumed_by_its_own_file(self):
+    def test_refused_run_resumes_with_own_run_file(self):
         result = self.train("training.steps=8", "--resume", "model.hidden_size=64")
         self.assert_says(result, 1, "model.hidden_size = 64 (command line)", "which has 32")
         result = self.orthant("train", "run/config.toml", "--training.steps=8", "--resume")
@@ -137,7 +137,7 @@ class Another(AfterARun):
         self.assert_says(self.train("training.steps=8", "--resume"), 1, "data.path", "run.toml:", "step-000005")
         self.assertEqual(changed(before, self.dump), [])  # the stored tokens are unchanged, too
 
-    def test_every_rank_must_accept_before_the_first_write(self):
+    def test_no_write_before_every_rank_accepts(self):
         """Rank 1 sees a damaged checkpoint, as on a machine whose disk has another copy, so no rank writes a file."""
         before = tree(self.dump)
         shutil.copytree(self.dump, self.folder / "other", symlinks=True)
@@ -159,7 +159,7 @@ class Another(AfterARun):
         self.assertIn("model.safetensors", results[0].err + results[1].err)
         self.assertEqual(changed(before, self.dump), [])
 
-    def test_what_may_change(self):
+    def test_allowed_changes(self):
         changed = self.train_well("training.steps=7", "--resume", "optimizer.lr=1e-3", "run.ranks=3",
                                   "checkpoint.interval=1").out
         plain = " ".join("".join(c for c in changed if c.isascii() and c != "|").split())
@@ -167,13 +167,13 @@ class Another(AfterARun):
         self.assertIn(" lr 1.00e-03 in step 6, 1.00e-02 without the changes ", plain)
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 8)))
 
-    def test_more_steps_stretch_the_decay(self):
+    def test_more_steps_extend_decay(self):
         """A run of 4 steps is resumed with 6 steps. The learning rate of step 5 is then still decaying, whereas in the
         first run the decay ended with step 4. The banner reports the rate of step 5 with and without the change."""
         decay = ("lr_scheduler.decay_type=linear", "lr_scheduler.min_lr_factor=0.5", "job.dump_folder=decay")
         first = self.train_well("training.steps=4", *decay).out
         again = self.train_well("training.steps=6", *decay, "--resume").out
-        says = "5.00e-03 without the changes; its decay now ends with step 6"
+        says = "5.00e-03 without the changes; its decay now ends at step 6"
         self.assertNotIn("without the changes", first)
         self.assertIn(says, again)
         self.assertIn("step 5, " + says, again)
@@ -181,14 +181,18 @@ class Another(AfterARun):
         self.assertIn(f"{rates[4]:.2e} in step 5", again)
         self.assertNotIn("without the changes", self.train_well("training.steps=6", *decay, "--resume").out)
 
-    def test_nothing_left_to_do(self):
+    def test_resume_of_finished_run(self):
         before = self.weights()
+        files = {name: (self.dump / name).read_bytes() for name in ("config.toml", "plan.json", "report.html")}
         result = self.train_well("training.steps=5", "--resume")
         self.assertEqual(self.weights(), before)
+        self.train_well("training.steps=5", "--resume", "checkpoint.keep_latest_k=3")
+        for name, content in files.items():
+            self.assertEqual((self.dump / name).read_bytes(), content, f"{name} must show settings that a step used")
         self.assertIn("resumed", result.out)
         self.assertNotIn("changed", result.out)
 
-    def test_no_checkpoint(self):
+    def test_resume_without_checkpoint(self):
         for ranks in (1, 2):
             result = self.train("job.dump_folder=other", "--resume", f"run.ranks={ranks}")
             self.assert_says(result, 1, "--resume", "no checkpoint in other/checkpoints", "without --resume")
@@ -200,7 +204,7 @@ class FullDisk(ProcessTest):
         self.train_well("training.steps=12", "--resume", *arguments)
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 13)))
 
-    def test_no_file_may_grow_so_large(self):
+    def test_file_size_limit(self):
         self.train_well("training.steps=5")
         before = tree(self.latest())
         limit = (self.latest() / "orthant/optimizer.safetensors").stat().st_size // 2
@@ -214,7 +218,7 @@ class FullDisk(ProcessTest):
             result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}", "run.transport=gloo",
                                 preexec_fn=set_limit, restore_signals=False)
             self.assert_says(result, 1, "saving the checkpoint of step 10", "File too large", "offset", "step-000005",
-                             "untouched")
+                             "unchanged")
             self.assertEqual(tree(self.latest()), before)
         self.assert_whole_and_resumable()
 
@@ -233,7 +237,7 @@ class FullDisk(ProcessTest):
         # The remaining 200 kB suffice for metrics and plan, but not for another checkpoint.
         (disk / "filler").write_bytes(bytes(free - 200_000))
         result = self.train("training.steps=12", "--resume", *settings)
-        self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "untouched")
+        self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "unchanged")
         self.assertEqual(tree(self.latest()), before)
         (disk / "filler").unlink()
         self.assert_whole_and_resumable(*settings)

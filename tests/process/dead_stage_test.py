@@ -50,22 +50,22 @@ class InAStep(DeadStage):
             time.sleep(HEARD_S)
             self.assert_named(running, victim, number, self.ACTION)
 
-    def test_killed(self):
+    def test_killed_rank(self):
         for schedule, ranks, victim in self.sweep([("zb_v", 2, 0), ("zb_h1", 2, 1), ("1f1b", 3, 1)], 1):
             self.check(schedule, ranks, victim, signal.SIGKILL)
 
-    def test_where_steps_are_post_validated_or_the_vocabulary_is_cut(self):
+    def test_killed_rank_with_post_validation_or_sharded_vocabulary(self):
         for keys in ("parallelism.pipeline_parallel_post_validation=true",
                      "parallelism.vocabulary_parallel=algorithm_1"):
             for victim, number in self.sweep([(1, signal.SIGSTOP), (0, signal.SIGKILL)], 1):
                 self.check("zb_h1", 2, victim, number, keys)
 
-    def test_stopped(self):
+    def test_stopped_rank(self):
         for schedule, victim in self.sweep([("1f1b", 0), ("zb_v", 1)], 1):
             self.check(schedule, 2, victim, signal.SIGSTOP)
 
 
-class BesideSteps(DeadStage):
+class OutsideSteps(DeadStage):
     """The rank dies outside a training step. The model has 400 layers, so that one forward takes long."""
 
     DEEP = (*stages("1f1b", 2), "model.num_hidden_layers=400", "model.hidden_size=16", "training.global_batch_size=1",
@@ -76,7 +76,7 @@ class BesideSteps(DeadStage):
         super().setUp()
         (self.folder / "text.txt").write_text(text(4000))
 
-    def test_validating(self):
+    def test_killed_rank_during_validation(self):
         for victim, number in self.sweep(self.WAYS, 1):
             with self.subTest(victim):
                 running = self.start_run(*self.DEEP, "data.validation=0.5", "validation.freq=1",
@@ -106,7 +106,7 @@ class BesideSteps(DeadStage):
                     return time.sleep(HEARD_S)
         self.fail("no save was met")
 
-    def test_saving(self):
+    def test_killed_rank_during_save(self):
         """A save, in which rank 0 writes the tensors that the other rank sends, one at a time."""
         for victim, number in self.sweep([(victim, number) for victim in (0, 1)
                                           for number in (signal.SIGSTOP, signal.SIGKILL)], 1):
@@ -115,7 +115,7 @@ class BesideSteps(DeadStage):
                 self.hold_writer()
                 self.assert_named(running, victim, number, r"saving step \d+")
 
-    def test_writing_the_sample(self):
+    def test_killed_rank_during_sample(self):
         """The sample at the end of a run, which passes one token at a time through both stages. The learning rate makes
         the model learn not to end a text, so that the sample takes long."""
         for victim, number in self.sweep(self.WAYS[::-1], 1):
@@ -131,7 +131,7 @@ class LongInAStep(InAStep):
     pass
 
 
-class LongBesideSteps(BesideSteps):
+class LongOutsideSteps(OutsideSteps):
     pass
 
 

@@ -9,7 +9,7 @@ PAGE = SOURCE / "docs/choosing-a-layout.md"  # contains tables that `plan` print
 
 
 class Examples(ProcessTest):
-    def test_the_plan_of_each(self):
+    def test_every_example_has_plan(self):
         """Every example has a plan, and the tables on the page are those that the plan prints."""
         self.assertTrue(EXAMPLES)
         for example in EXAMPLES:
@@ -24,7 +24,7 @@ class Examples(ProcessTest):
                     chosen = [line for line in plan.out.splitlines() if line.strip().startswith("algorithm_2")]
                     self.assertEqual([line.endswith("as planned; recommended") for line in chosen], [True], plan)
 
-    def test_a_run_of_each(self):
+    def test_every_example_runs(self):
         for example in self.sweep(EXAMPLES, 2):
             with self.subTest(example.name):
                 dump = self.folder / example.stem

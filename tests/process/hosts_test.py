@@ -57,21 +57,21 @@ class Training(HostsTest):
         self.assertEqual(len(self.losses()), 10)
         self.assertEqual(self.weights(self.folder / "hosts"), self.weights())
 
-    def test_one_rank_each(self):
+    def test_one_rank_per_host(self):
         for transport in ("ucx", "gloo"):
             with self.subTest(transport=transport):
                 self.check_equal_to_one_host(1, transport)
 
-    def test_two_ranks_each(self):
+    def test_two_ranks_per_host(self):
         self.check_equal_to_one_host(2, "ucx")
 
-    def test_a_ring_through_four_hosts(self):
+    def test_ring_over_four_hosts(self):
         self.check_equal_to_one_host(1, "ucx", "parallelism.context_parallel_ring=4", hosts=4)
 
     def counted(self, dump):
         return sum(record["communication_bytes"] for record in self.steps(self.folder / dump))
 
-    def test_the_link_carries_what_is_counted(self):
+    def test_link_bytes_equal_counted_bytes(self):
         """With one rank per host, the link carries every byte that the rank counts. Headers and the messages of the
         rendezvous add less than 6 %."""
         for transport in ("ucx", "gloo"):
@@ -131,14 +131,14 @@ class Failure(HostsTest):
         self.assertIn(f"rank {last}", result.errors()[0])
         self.assertEqual(self.reported()["exit_codes"], [1] * last + [-signal.SIGKILL])
 
-    def test_a_killed_rank_is_known_on_the_other_host(self):
+    def test_killed_rank_is_reported_on_other_host(self):
         """A killed rank is reported on the other host. If it was alone on its host, only the network can show its
         death. If another rank is on its host, that rank detects it."""
         for ranks_per_host, transport in self.sweep([(1, "ucx"), (1, "gloo"), (2, "ucx"), (2, "gloo")], 2):
             with self.subTest(ranks_per_host=ranks_per_host, transport=transport):
                 self.kill_and_time(ranks_per_host, transport)
 
-    def test_a_root_that_dies_before_its_first_broadcast_is_known(self):
+    def test_killed_root_is_reported_before_first_broadcast(self):
         """A rank that only receives a broadcast detects the death of the root. It has never sent to the root, so it has
         no connection of its own that could break."""
         tests = BUILD / "tests/comm_tests"
@@ -160,14 +160,14 @@ class LongFailure(Failure):
     pass
 
 
-class TheHostsThemselves(HostsTest):
-    def test_every_rank_gets_its_place(self):
+class EmulatedHosts(HostsTest):
+    def test_every_rank_gets_host_and_number(self):
         told = "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $(hostname), $MASTER_ADDR:$MASTER_PORT"
         result = self.on_hosts(2, 2, "sh", "-c", f'echo "{told}"').result()
         expected = [f"{rank} of 4, {rank % 2} of 2, host{rank // 2}, 10.0.0.1:29500" for rank in range(4)]
         self.assertEqual(sorted(result.out.splitlines()), expected, result)
 
-    def test_hosts_share_a_link_and_nothing_else(self):
+    def test_hosts_share_only_network(self):
         namespaces = " ".join(f"/proc/self/ns/{kind}" for kind in ("net", "ipc", "pid"))
         script = f"readlink {namespaces}; touch /dev/shm/$RANK; sleep 1; ls /dev/shm"
         result = self.on_hosts(2, 1, "sh", "-c", script).result()
@@ -176,7 +176,7 @@ class TheHostsThemselves(HostsTest):
         # Each of the two hosts prints three namespaces and one file of /dev/shm, and no two lines are equal.
         self.assertEqual((len(lines), len(set(lines))), (8, 8), result)
 
-    def test_a_link_has_the_rate_asked_for(self):
+    def test_link_has_requested_rate(self):
         """8 MB take 0.64 s at 100 Mbit/s, and 0.064 s at 1 Gbit/s."""
         program = ("import os, socket, time\n"
                    "if os.environ['RANK'] == '0':\n"
@@ -195,7 +195,7 @@ class TheHostsThemselves(HostsTest):
         self.assertTrue(0.55 < seconds["100mbit"] < 1.5, seconds)
         self.assertTrue(0.05 < seconds["1gbit"] < 0.5, seconds)
 
-    def test_a_link_is_shared_by_all_who_send_to_its_host(self):
+    def test_senders_to_one_host_share_its_link(self):
         """Three hosts send 2 MB each to a fourth one. Through the receiver's link of 100 Mbit/s this takes 0.48 s. If
         only the senders' links were limited, it would take a third of that."""
         program = ("import os, socket, threading, time\n"
@@ -232,7 +232,7 @@ class TheHostsThemselves(HostsTest):
         running.until(lambda: len(list(self.folder.glob("started-*"))) == ranks, "start of the ranks")
         return running, running.ranks()
 
-    def test_nothing_is_left_however_it_ends(self):
+    def test_no_process_or_device_remains(self):
         devices = network_devices()
         for what in ("SIGINT", "SIGTERM", "SIGKILL", "a rank"):
             with self.subTest(what):
@@ -248,7 +248,7 @@ class TheHostsThemselves(HostsTest):
                 self.assertEqual(result.code, expected, result)
                 self.assert_all_gone(ranks.values(), devices)
 
-    def test_the_second_signal_ends_ranks_that_ignore_the_first(self):
+    def test_second_signal_kills_ranks_that_ignore_first(self):
         running, ranks = self.started("trap '' INT")
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -257,7 +257,7 @@ class TheHostsThemselves(HostsTest):
         self.assertEqual(running.result().code, 130)
         self.assert_all_gone(ranks.values(), network_devices())
 
-    def test_what_is_missing_is_said(self):
+    def test_missing_programs_are_reported(self):
         nobody = self.on_hosts(2, 1, "true")
         self.assertEqual(nobody.result().code, 0)
         without_tools = self.start([*HOSTS, "--", "true"], env={"PATH": "/nonexistent"}).result()

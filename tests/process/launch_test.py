@@ -15,8 +15,8 @@ STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tok
                "peak_memory_bytes"}
 
 
-class WholeRun(ProcessTest):
-    def test_two_local_ranks_leave_everything(self):
+class FullRun(ProcessTest):
+    def test_two_local_ranks_write_all_files(self):
         result = self.train_well()
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 11)))
         self.assertLess(self.losses()[-1][1], self.losses()[0][1] - 0.5)
@@ -47,7 +47,7 @@ class WholeRun(ProcessTest):
         for said in ("step", "run/report.html", "run/checkpoints/step-000010", "orthant generate run"):
             self.assertIn(said, result.out)
 
-    def test_a_pipeline_leaves_the_timeline_of_its_last_step(self):
+    def test_pipeline_writes_timeline_of_last_step(self):
         self.train_well("parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1")
         trace = json.loads((self.dump / "timeline.json").read_text())
         self.assertEqual(trace["otherData"]["step"], 10)
@@ -74,7 +74,7 @@ class WholeRun(ProcessTest):
         self.assertIn("measured / simulated", page)
         self.assertIn("The measured schedule", page)
 
-    def test_the_effective_run_file_makes_the_same_run(self):
+    def test_effective_run_file_gives_same_run(self):
         self.train_well("training.steps=4", "--optimizer.lr", "2e-2")
         saved = (self.dump / "config.toml").read_text()
         values = tomllib.loads(saved)
@@ -87,7 +87,7 @@ class WholeRun(ProcessTest):
         self.assertEqual(self.losses(), self.losses(self.folder / "again"))
         self.assertEqual(self.weights(), self.weights(self.folder / "again"))
 
-    def test_any_number_of_ranks_trains_the_same_model(self):
+    def test_any_number_of_ranks_trains_same_model(self):
         losses = {}
         for ranks in (1, 2, 3):
             dump = self.folder / f"run-{ranks}"
@@ -99,7 +99,7 @@ class WholeRun(ProcessTest):
                 self.assertAlmostEqual(one, many, delta=1e-10)
         self.assertNotEqual(losses[1][0], losses[1][1])
 
-    def test_a_second_run_sets_the_first_aside(self):
+    def test_second_run_moves_files_of_first(self):
         self.train_well("training.steps=3")
         first = self.losses()
         result = self.train_well("training.steps=2", "training.seed=5")
@@ -107,7 +107,7 @@ class WholeRun(ProcessTest):
         self.assertEqual(self.losses(self.dump / "earlier/1"), first)
         self.assertEqual(len(self.losses()), 2)
 
-    def test_the_summary_names_no_report_that_is_not_there(self):
+    def test_summary_does_not_name_missing_report(self):
         (self.dump / "report.html").mkdir(parents=True)
         result = self.train("run.ranks=1")
         self.assert_says(result, 1, "run/report.html")
@@ -120,7 +120,7 @@ class WholeRun(ProcessTest):
             self.assertFalse((self.dump / "metrics.jsonl").exists())
             self.assertIn("32", result.out)
 
-    def test_generate_report_verify_and_plan_take_it_from_there(self):
+    def test_generate_report_verify_and_plan_read_run_folder(self):
         self.train_well()
         texts = [self.orthant("generate", "run", "--prompt", "The red", "--max-new-tokens", "20", "--seed", "3")
                  for _ in range(2)]
@@ -149,7 +149,7 @@ class Launchers(ProcessTest):
         self.assertEqual(self.under([*command, "--standalone"], "torchrun"), self.losses())
         self.assertEqual(self.weights(self.folder / "torchrun"), self.weights())
 
-    def test_torchrun_shows_our_message_as_the_cause(self):
+    def test_torchrun_shows_error_message_as_cause(self):
         if not torchrun():
             self.skipTest("there is no torchrun: torch came without its scripts")
         result = self.start([torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2", ORTHANT, "train",
@@ -157,7 +157,7 @@ class Launchers(ProcessTest):
         self.assert_says(result, 1, "nowhere.txt")
         self.assertIn("nowhere.txt", result.err[result.err.index("Root Cause"):])
 
-    def test_sigterm_of_torchrun_saves(self):
+    def test_sigterm_under_torchrun_saves(self):
         if not torchrun():
             self.skipTest("there is no torchrun: torch came without its scripts")
         running = self.start_training("checkpoint.interval=0",
@@ -182,13 +182,13 @@ class Launchers(ProcessTest):
                    for rank, arguments in enumerate(arguments_of_rank)]
         return [process.result() for process in running]
 
-    def test_variables_set_by_hand(self):
+    def test_variables_of_torchrun_set_by_hand(self):
         self.train_well()
         for result in self.by_hand(["job.dump_folder=hand"], ["job.dump_folder=hand"]):
             self.assertEqual(result.code, 0, result)
         self.assertEqual(self.losses(self.folder / "hand"), self.losses())
 
-    def test_ranks_of_one_job_started_for_different_runs(self):
+    def test_ranks_of_one_job_with_different_run_files(self):
         variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": str(os.getpid())}
         running = [self.start([ORTHANT, "train", "run.toml", *arguments],
                               env={"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, **variables})
@@ -201,14 +201,14 @@ class Launchers(ProcessTest):
             self.assertIn(part, messages[0])
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
-    def test_ranks_that_cannot_read_their_run_file(self):
+    def test_ranks_with_unreadable_run_file(self):
         results = self.by_hand(["training.seq_len=500"], ["training.seq_len=500"], ["training.seq_len=500"])
         self.assertEqual([result.code for result in results], [1, 1, 1], results[0])
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("training.seq_len = 500 (command line)", messages[0])
 
-    def test_a_mesh_for_other_ranks(self):
+    def test_mesh_for_other_number_of_ranks(self):
         mesh = ["parallelism.tensor_parallel_kind=2d", "parallelism.tensor_parallel_mesh=[2,2,1]"]
         results = self.by_hand(mesh, mesh, mesh)
         self.assertEqual([result.code for result in results], [1, 1, 1], results[0])
@@ -218,20 +218,20 @@ class Launchers(ProcessTest):
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) is more than the 3 ranks", messages[0])
 
-    def test_half_of_torchruns_variables(self):
+    def test_incomplete_variables_of_torchrun(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
         self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                          "MASTER_PORT": "1234"}), 1, "rank 2 of 2")
         self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
 
-    def test_a_host_that_nobody_knows(self):
+    def test_unknown_host(self):
         variables = {**meeting(2), "MASTER_ADDR": "no-such-host.invalid"}
         result = self.train("run.timeout_s=4", env={"RANK": "1", **variables})
         place = f"no-such-host.invalid:{variables['MASTER_PORT']}"
         self.assert_says(result, 1, f"no store answered at {place} for 4 s (the name cannot be resolved: ", "MASTER_ADDR")
         self.assertIn(f"waiting for the store at {place}, for at most 4 s: the name cannot be resolved", result.err)
 
-    def test_a_rank_that_does_not_come(self):
+    def test_missing_rank(self):
         variables = meeting(2)
         alone = self.train("run.timeout_s=3", env={"RANK": "0", **variables})
         self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not connect to the store", "within 3 s")
@@ -241,7 +241,7 @@ class Launchers(ProcessTest):
         refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
         self.assert_says(refused, 1, f"127.0.0.1:{variables['MASTER_PORT']} for 3 s (Connection refused)")
 
-    def test_nobody_waits_for_a_rank_that_cannot_read_its_run_file(self):
+    def test_ranks_do_not_wait_for_rank_with_unreadable_run_file(self):
         started = time.monotonic()
         results = self.by_hand([], ["training.seq_len=500"])
         self.assertEqual([result.code for result in results], [1, 1], results[0])

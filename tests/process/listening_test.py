@@ -42,7 +42,7 @@ class OnLoopback(ProcessTest):
         self.assertGreater(len(addresses), 0, f"{where}: not even the store")
         self.assertEqual([address for address in addresses if address not in LOOPBACK], [], where)
 
-    def test_of_ranks_that_we_spawn(self):
+    def test_spawned_ranks_listen_on_loopback(self):
         for transport in ("ucx", "gloo"):
             with self.subTest(transport=transport):
                 running = self.start_training(f"run.transport={transport}", f"job.dump_folder={transport}", until_step=0)
@@ -50,14 +50,14 @@ class OnLoopback(ProcessTest):
                 self.assert_on_loopback([running.process.pid, *running.ranks().values()], transport)
                 running.end()
 
-    def test_of_a_rank_0_that_serves_ranks_of_this_machine(self):
+    def test_serving_rank_0_listens_on_loopback(self):
         variables = meeting(2)
         ranks = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"],
                             env={"RANK": str(rank), **variables}) for rank in (0, 1)]
         ranks[0].until(lambda: len(self.steps()) >= 2, "step 2")
         self.assert_on_loopback([running.process.pid for running in ranks], "by hand")
 
-    def test_that_a_listener_on_all_addresses_is_seen(self):
+    def test_listener_on_all_addresses_is_detected(self):
         """The negative control: the check fails for a process that listens on all addresses."""
         script = ("import socket, time\nserver = socket.create_server(('', 0))\n"
                   "open('ready', 'w').close()\ntime.sleep(1000)")

@@ -31,7 +31,7 @@ class Pipeline(ProcessTest):
         self.assertEqual(result.code, 0, result)
         return result.out
 
-    def test_a_run_is_that_of_one_rank_whatever_its_stages(self):
+    def test_run_equals_that_of_one_rank_for_all_stages(self):
         one = self.folder / "one"
         self.train_well(*MODEL, "run.ranks=1", f"job.dump_folder={one}")
         for keys in self.sweep((stages("zb_v", 2), stages("1f1b", 2),
@@ -46,7 +46,7 @@ class Pipeline(ProcessTest):
                 self.assertEqual((self.dump / "sample.txt").read_bytes(), (one / "sample.txt").read_bytes())
                 self.assertEqual(self.text(self.dump), self.text(one))
 
-    def test_a_run_goes_on_over_other_stages(self):
+    def test_run_resumes_with_other_stages(self):
         """A run that is resumed with the same stages equals the uninterrupted run to the bit. If it is resumed with
         other stages, its losses are equal within 1e-9."""
         keys = stages("zb_v", 2)
@@ -62,7 +62,7 @@ class Pipeline(ProcessTest):
         self.train_well(*MODEL, *stages("1f1b", 4, "parallelism.data_parallel_degree=2"), "--resume")
         self.assert_losses(self.losses(), self.losses(whole))
 
-    def test_verify(self):
+    def test_verify_of_pipeline(self):
         result = self.orthant("verify", "run.toml", "--steps", "2", *MODEL, *stages("v_half", 2))
         self.assertEqual(result.code, 0, result)
         # With this many float32 tokens, the rounding bound of `verify` could hide a mistake.
@@ -86,7 +86,7 @@ class Pipeline(ProcessTest):
         # The negative control: gpipe saves the activations of all microbatches.
         self.assertGreater(self.peak(64, "gpipe"), 1.5 * self.peak(8, "gpipe"))
 
-    def test_the_picture_is_headed_by_the_schedule(self):
+    def test_drawing_has_title_of_schedule(self):
         (self.folder / "a<b>&.csv").write_text("0F0,0B0\n1F0,1B0\n")
         for keys, heading in ((stages("zb_h1", 2), "Planned zb_h1: 2 pipeline ranks, 3 microbatches"),
                               (stages("a<b>&.csv", 2, "training.global_batch_size=1", "training.local_batch_size=1"),
@@ -97,7 +97,7 @@ class Pipeline(ProcessTest):
                 texts = [text.text for text in ElementTree.parse(self.folder / "drawn.svg").iter(SVG + "text")]
                 self.assertEqual(texts[0], heading)
 
-    def test_ranks_whose_files_of_schedules_differ(self):
+    def test_ranks_with_different_schedule_files(self):
         """Two ranks in folders of their own, as on two machines, have files of the same name with different
         schedules. Both fail, with one message."""
         running, variables = [], meeting(2)
@@ -118,7 +118,7 @@ class Pipeline(ProcessTest):
         for part in ("different runs", 'pipeline_parallel_schedule = "mine.csv"', "rank 1"):
             self.assertIn(part, messages[0])
 
-    def test_what_cannot_be_is_refused_by_name(self):
+    def test_impossible_pipelines_are_refused(self):
         (self.folder / "mine.csv").write_text("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n")
         for keys, parts in (
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),

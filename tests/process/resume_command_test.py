@@ -35,19 +35,19 @@ class ResumingTest(ProcessTest):
 
 
 class ResumeCommand(ResumingTest):
-    def test_of_ranks_that_we_spawn(self):
+    def test_resume_of_spawned_ranks(self):
         command = self.stop_and_go_on([])
         self.assertEqual(command, f"{ORTHANT} train run.toml training.steps=1000000 checkpoint.interval=0 "
                                   "optimizer.lr=1e-3 --resume")
 
-    def test_under_mpirun(self):
+    def test_resume_under_mpirun(self):
         mpirun = self.folder / "mpirun"
         mpirun.write_text(MPIRUN)
         mpirun.chmod(0o755)
         command = self.stop_and_go_on([mpirun, "-np", "2"])
         self.assertTrue(command.startswith(f"{mpirun} -np 2 {ORTHANT} train run.toml "), command)
 
-    def test_of_ranks_started_by_hand(self):
+    def test_resume_of_ranks_started_by_hand(self):
         """No launcher can be repeated, so the message says how the user must start the ranks."""
         variables = meeting(2)
         ranks = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"],
@@ -60,7 +60,7 @@ class ResumeCommand(ResumingTest):
 
 
 class LongResumeCommand(ResumingTest):
-    def test_under_torchrun(self):
+    def test_resume_under_torchrun(self):
         if not torchrun():
             self.skipTest("there is no torchrun: torch came without its scripts")
         launcher = [torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2"]

@@ -33,7 +33,7 @@ class SecondRun(ProcessTest):
             self.assertEqual((result.code, result.errors()), (0, []), result)
         self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
 
-    def test_all_ranks_of_a_second_run_fail(self):
+    def test_all_ranks_of_second_run_fail(self):
         ranks, variables = self.start_first()
         for arguments in (["job.dump_folder=second"], ["training.steps=1000000", "checkpoint.interval=0"]):
             second = [self.start_rank(rank, variables, *arguments) for rank in (0, 1)]
@@ -42,21 +42,21 @@ class SecondRun(ProcessTest):
         self.assertFalse((self.folder / "second").exists())
         self.assert_goes_on(ranks)
 
-    def test_a_second_run_of_more_ranks_fails(self):
+    def test_second_run_with_more_ranks_fails(self):
         ranks, variables = self.start_first()
         for rank in (1, 2):
             self.assert_refused(self.start_rank(rank, {**variables, "WORLD_SIZE": "3"}), variables,
                                 "it has 2 ranks, but this rank was started as one of 3")
         self.assert_goes_on(ranks)
 
-    def test_a_second_run_that_cannot_read_its_run_file_fails(self):
+    def test_second_run_with_unreadable_run_file_fails(self):
         ranks, variables = self.start_first()
         for rank in (0, 1):
             result = self.start_rank(rank, variables, "training.seq_len=500").result()
             self.assert_says(result, 1, "training.seq_len = 500")
         self.assert_goes_on(ranks)
 
-    def test_a_refused_rank_can_be_started_again(self):
+    def test_refused_rank_can_be_restarted(self):
         """A rank that was started with another run file is refused, and does not end the run, which waits for the right
         rank."""
         variables = meeting(2)

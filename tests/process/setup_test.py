@@ -60,18 +60,18 @@ class WhileTokenizing(ProcessTest):
         self.wait_until_idle(running[1:])  # they wait for rank 0, and their watches have its process
         self.assert_all_end(running, 0)
 
-    def test_rank_0_is_killed_at_once(self):
+    def test_rank_0_is_killed_immediately(self):
         running = self.by_hand(2)
         os.kill(running[0].process.pid, signal.SIGKILL)
         result = running[1].result(STOP_S)
         self.assert_says(result, 1, "rank 0")
 
-    def test_another_rank_is_killed(self):
+    def test_other_rank_is_killed(self):
         self.assert_all_end(self.by_hand(3), 2)
 
 
 class RankZeroServes(ProcessTest):
-    def test_another_rank_is_killed_while_training(self):
+    def test_other_rank_is_killed_during_training(self):
         variables = meeting(3)
         running = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"], env={"RANK": rank, **variables})
                    for rank in "012"]
@@ -84,7 +84,7 @@ class RankZeroServes(ProcessTest):
         self.assertIn("rank 2", messages[0])
 
 
-class MeetingInAFile(ProcessTest):
+class StoreInAFile(ProcessTest):
     """Two ranks with the environment of Open MPI, which meet through a file in TMPDIR. Several jobs run one after
     another under the same name."""
 
@@ -97,7 +97,7 @@ class MeetingInAFile(ProcessTest):
                            env={"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, **variables})
                 for rank in "01"]
 
-    def test_a_run_that_died_does_not_harm_the_next(self):
+    def test_killed_run_does_not_affect_next_run(self):
         for victim in (0, 1):
             running = self.start_pair("training.steps=1000000", f"job.dump_folder=killed-{victim}")
             running[0].until(lambda: len(self.steps(self.folder / f"killed-{victim}")) >= 3, "step 3")
@@ -115,7 +115,7 @@ class MeetingInAFile(ProcessTest):
             self.assertEqual((result.code, result.errors()), (0, []), result)
         self.assertEqual(self.steps()[-1]["step"], 10)
 
-    def test_ranks_that_cannot_read_their_run_file(self):
+    def test_ranks_with_unreadable_run_file(self):
         results = [rank.result() for rank in self.start_pair("training.seq_len=500")]
         self.assertEqual([result.code for result in results], [1, 1], results[0])
         self.assertEqual(len([line for result in results for line in result.errors()]), 1, results[0])
@@ -126,7 +126,7 @@ class StoppedEarly(ProcessTest):
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-    def test_while_the_data_is_opened(self):
+    def test_stop_while_data_is_opened(self):
         (self.dump / "data").mkdir(parents=True)
         lock = os.open(self.dump / "data", os.O_RDONLY | os.O_DIRECTORY)
         self.addCleanup(os.close, lock)
@@ -139,7 +139,7 @@ class StoppedEarly(ProcessTest):
             self.assertEqual((result.code, result.errors()), (130, []), result)
             self.assertEqual(result.err.count(f"stopped by {number.name} before the first step"), 1, result)
 
-    def test_while_the_ranks_start(self):
+    def test_stop_while_ranks_start(self):
         """The signal arrives at different times after the ranks exist: while they load libraries, during the
         rendezvous, or in the first steps."""
         for number in self.SIGNALS:
@@ -163,8 +163,8 @@ class LongStoppedEarly(StoppedEarly):
     pass
 
 
-class SoleWriter(ProcessTest):
-    def test_a_folder_whose_run_still_runs_is_left_alone(self):
+class FolderInUse(ProcessTest):
+    def test_folder_of_active_run_is_not_changed(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 shutil.rmtree(self.dump, ignore_errors=True)
@@ -172,7 +172,7 @@ class SoleWriter(ProcessTest):
                 running.until(lambda: (self.dump / "checkpoints/latest").exists(), "checkpoint")
                 for more in ([], ["--resume"]):
                     result = self.train(f"run.ranks={ranks}", *more)
-                    self.assert_says(result, 1, 'job.dump_folder = "run" (run.toml:2)', "another run is writing there")
+                    self.assert_says(result, 1, 'job.dump_folder = "run" (run.toml:2)', "another run writes to this folder")
                 self.assertFalse((self.dump / "earlier").exists())
                 seen = len(self.steps())
                 running.until(lambda: len(self.steps()) > seen, "further step")
@@ -184,7 +184,7 @@ class SoleWriter(ProcessTest):
 
 
 class Hangup(ProcessTest):
-    def test_usr1_and_hup_save_as_sigterm_does(self):
+    def test_sigusr1_and_sighup_save_like_sigterm(self):
         for number in (signal.SIGUSR1, signal.SIGHUP):
             with self.subTest(number.name):
                 shutil.rmtree(self.dump, ignore_errors=True)
@@ -196,9 +196,9 @@ class Hangup(ProcessTest):
 
 
 class OneDocument(ProcessTest):
-    def test_validation_without_anything_held_out(self):
+    def test_validation_without_held_out_documents(self):
         (self.folder / "text.txt").write_text("one line " * 100)
-        self.assert_says(self.train(), 1, "data.validation = 0.05 (default) holds nothing out", "validation.freq = 0")
+        self.assert_says(self.train(), 1, "data.validation = 0.05 (default) cannot hold a document out", "validation.freq = 0")
         self.train_well("validation.freq=0")
         (self.folder / "text.txt").write_text("one line\n" * 100)
         self.train_well()

@@ -7,7 +7,7 @@ import time
 
 from orthant_process import STOP_S, ProcessTest, main, state_of, torchrun
 
-class Asked(ProcessTest):
+class StopRequests(ProcessTest):
     def assert_resumes_as_if_nothing_had_happened(self, *keys):
         done = int(self.latest().name[-6:])
         self.assertEqual(self.steps()[-1]["step"], done)
@@ -18,7 +18,7 @@ class Asked(ProcessTest):
         self.assertEqual(self.losses(), self.losses(whole))
         self.assertEqual(self.weights(), self.weights(whole))
 
-    def test_sigterm_finishes_the_step_saves_and_ends_with_0(self):
+    def test_sigterm_finishes_step_saves_and_exits_with_0(self):
         for ranks in ("run.ranks=1", "run.ranks=2"):
             with self.subTest(ranks):
                 shutil.rmtree(self.dump, ignore_errors=True)
@@ -31,7 +31,7 @@ class Asked(ProcessTest):
                 self.assert_resumes_as_if_nothing_had_happened(ranks)
                 shutil.rmtree(self.folder / "whole")
 
-    def test_ranks_that_step_before_they_know_finish_the_step_too(self):
+    def test_post_validated_ranks_finish_step_after_sigterm(self):
         keys = ("run.ranks=2", "parallelism.pipeline_parallel_degree=2", "model.num_hidden_layers=2",
                 "parallelism.pipeline_parallel_post_validation=true", "training.max_norm=100")
         running = self.start_training(*keys, "checkpoint.interval=0")
@@ -41,7 +41,7 @@ class Asked(ProcessTest):
         self.assertRegex(result.out, rf"stopped +by SIGTERM, after step {self.steps()[-1]['step']} of 1000000 ")
         self.assert_resumes_as_if_nothing_had_happened(*keys)
 
-    def test_sigint_ends_with_130(self):
+    def test_sigint_exits_with_130(self):
         running = self.start_training("checkpoint.interval=0")
         os.kill(running.process.pid, signal.SIGINT)
         result = running.result()
@@ -50,14 +50,14 @@ class Asked(ProcessTest):
         self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
         self.assert_resumes_as_if_nothing_had_happened("run.ranks=2")
 
-    def test_a_rank_that_is_interrupted_itself_stops_all(self):
+    def test_interrupt_of_one_rank_stops_all(self):
         running = self.start_training("checkpoint.interval=0")
         os.kill(running.ranks()[1], signal.SIGINT)
         result = running.result()
         self.assertEqual((result.code, result.errors()), (130, []), result)
         self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
 
-    def test_one_ctrl_c_that_comes_twice_is_one(self):
+    def test_ctrl_c_received_twice_counts_once(self):
         """A terminal sends SIGINT to the entire process group. If a wrapper also forwards it, the program receives it
         twice, and counts both as one."""
         for ranks in ("run.ranks=1", "run.ranks=2"):
@@ -71,7 +71,7 @@ class Asked(ProcessTest):
                 self.assertEqual((result.code, result.errors()), (130, []), result)
                 self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
 
-    def test_a_second_ctrl_c_ends_at_once(self):
+    def test_second_ctrl_c_ends_immediately(self):
         """A second SIGINT ends the run at once, without waiting for the end of the step, which takes many seconds."""
         running = self.start_training("run.ranks=1", "checkpoint.interval=0", "training.global_batch_size=400000",
                                       "training.local_batch_size=1000", until_step=0)
@@ -82,7 +82,7 @@ class Asked(ProcessTest):
         os.kill(running.process.pid, signal.SIGINT)
         self.assertEqual(running.result(STOP_S).code, -signal.SIGINT)
 
-    def test_while_the_sample_is_made_there_is_no_step_to_stop_behind(self):
+    def test_stop_during_sample(self):
         """SIGTERM arrives after the last step, during the sample, whose 240 tokens take seconds with this model. The
         run completes the sample and the report, and says so."""
         running = self.start_training("run.ranks=1", "training.steps=1", "model.hidden_size=768",
@@ -97,7 +97,7 @@ class Asked(ProcessTest):
         self.assertNotIn("stopping", result.err)
         self.assertIn("A sample", result.out)
 
-    def test_a_validation_that_is_due_is_done(self):
+    def test_due_validation_is_done_after_stop(self):
         running = self.start_training("checkpoint.interval=0", "validation.freq=1")
         os.kill(running.process.pid, signal.SIGTERM)
         self.assertEqual(running.result().code, 0)
@@ -105,7 +105,19 @@ class Asked(ProcessTest):
         self.assertEqual(validated, [step for step, _ in self.losses()])
         self.assertEqual(self.latest().name, f"step-{validated[-1]:06d}")
 
-    def test_a_stopped_run_goes_on_with_another_number_of_ranks(self):
+    def test_second_run_states_how_to_resume_stopped_run(self):
+        running = self.start_training("checkpoint.interval=0")
+        os.kill(running.process.pid, signal.SIGTERM)
+        self.assertEqual(running.result().code, 0)
+        stopped = self.steps()[-1]["step"]
+        result = self.train_well("training.steps=2")
+        self.assertIn(f"its last checkpoint is of step {stopped} of ", result.err)
+        self.assertIn("add --resume --job.dump_folder run/earlier/1\n", result.err)
+        self.train_well(f"training.steps={stopped + 1}", "--resume", "--job.dump_folder", "run/earlier/1")
+        self.assertEqual(self.steps(self.dump / "earlier/1")[-1]["step"], stopped + 1)
+        self.assertNotIn("to resume it", self.train_well("training.steps=2").err)
+
+    def test_stopped_run_resumes_with_other_number_of_ranks(self):
         double = "training.dtype=float64"
         running = self.start_training("checkpoint.interval=0", double)
         os.kill(running.process.pid, signal.SIGTERM)
@@ -118,7 +130,7 @@ class Asked(ProcessTest):
             self.assertAlmostEqual(loss, other, delta=1e-9)  # float64, another order of sums, some dozen steps
 
 
-class Dead(ProcessTest):
+class DeadRanks(ProcessTest):
     def kill_a_rank(self, ranks, victim, command=(), **options):
         running = self.start_training(*([] if command else [f"run.ranks={ranks}"]), until_step=8, command=command, **options)
         pids = running.ranks()
@@ -144,15 +156,15 @@ class Dead(ProcessTest):
     def test_one_of_three_ranks_is_killed(self):
         self.assert_named_and_resumable(self.kill_a_rank(3, 2), 2)
 
-    def test_the_speaking_rank_is_killed(self):
+    def test_rank_0_is_killed(self):
         self.assert_named_and_resumable(self.kill_a_rank(3, 0), 0)
 
-    def test_a_rank_is_killed_before_the_first_checkpoint(self):
+    def test_rank_is_killed_before_first_checkpoint(self):
         running = self.start_training("checkpoint.interval=0")
         os.kill(running.ranks()[1], signal.SIGKILL)
         self.assert_says(running.result(STOP_S), 1, "rank 1", "SIGKILL", "no checkpoint yet", "start the run again")
 
-    def test_a_rank_is_killed_under_torchrun(self):
+    def test_rank_is_killed_under_torchrun(self):
         if not torchrun():
             self.skipTest("there is no torchrun: torch came without its scripts")
         result = self.kill_a_rank(2, 1, [torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2"])
@@ -160,7 +172,7 @@ class Dead(ProcessTest):
         self.assertIn("rank: 1", result.err)  # torchrun's own report; it kills the other rank itself
         self.assertLessEqual(len(result.errors()), 1, result)
 
-    def test_the_launcher_is_killed(self):
+    def test_launcher_is_killed(self):
         running = self.start_training()
         pids = running.ranks()
         os.kill(running.process.pid, signal.SIGKILL)
@@ -174,7 +186,7 @@ class Dead(ProcessTest):
             time.sleep(0.02)
         self.fail(f"still there: {[(pid, state_of(pid)) for pid in pids.values()]}")
 
-    def test_a_rank_stops_sending_heartbeats(self):
+    def test_rank_stops_sending_heartbeats(self):
         running = self.start_training(until_step=8)
         os.kill(running.ranks()[1], signal.SIGSTOP)
         message = self.assert_says(running.result(STOP_S), 1, "rank 1", "stopped", "step-0000")

@@ -16,7 +16,7 @@ class Streams(ProcessTest):
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 11)))
         self.assertEqual(self.latest().name, "step-000010")
 
-    def test_closed_streams_write_into_nobodys_files(self):
+    def test_closed_streams_do_not_write_to_other_files(self):
         for ranks in (1, 2):
             for closed in ("0<&- 1>&- 2>&-", "1>&-", "0<&- 1>&-"):
                 with self.subTest(ranks=ranks, closed=closed):
@@ -29,7 +29,7 @@ class Streams(ProcessTest):
                             self.assertNotIn(b"tok/s", path.read_bytes(), path)
                             self.assertNotIn(b"a sample", path.read_bytes(), path)
 
-    def test_a_pipe_that_ends_early_does_not_end_the_run(self):
+    def test_closed_pipe_does_not_end_run(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 subprocess.run(["rm", "-rf", self.dump], check=True)
@@ -38,7 +38,7 @@ class Streams(ProcessTest):
                 self.assertEqual((result.code, result.errors(), len(result.out.splitlines())), (0, [], 1), result)
                 self.assert_whole()
 
-    def test_a_full_disk_behind_stdout_is_said(self):
+    def test_full_disk_of_stdout_is_reported(self):
         for arguments in (["plan", "run.toml"], ["doctor"], ["reference"], ["train", "run.toml", "--print-config"],
                           ["train", "run.toml", "run.ranks=1"], ["train", "run.toml", "run.ranks=2"]):
             with self.subTest(arguments):
@@ -46,12 +46,12 @@ class Streams(ProcessTest):
                 self.assert_says(result, 1, "standard output cannot be written", "disk full")
         self.assert_whole()  # the run has trained and saved all steps
 
-    def test_a_file_size_limit_names_the_file(self):
+    def test_file_size_limit_names_file(self):
         result = self.shell('ulimit -f 64; exec "$@"', "train", "run.toml", "run.ranks=1", "model.hidden_size=128").result()
         self.assertEqual(result.code, 1, result)
         self.assertEqual(len(result.errors()), 1, result)
 
-    def test_nohup_is_left_alone(self):
+    def test_nohup_is_respected(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 subprocess.run(["rm", "-rf", self.dump], check=True)
@@ -64,28 +64,28 @@ class Streams(ProcessTest):
                 os.kill(running.process.pid, signal.SIGTERM)
                 self.assertEqual(running.result().code, 0)
 
-    def test_few_open_files_are_called_by_their_name(self):
+    def test_limit_of_open_files_is_reported(self):
         result = self.shell('ulimit -n 16; exec "$@"', "train", "run.toml").result()
         self.assert_says(result, 1, "16", "open at a time", "ulimit -n")
 
 
-class Quietly(ProcessTest):
+class QuietSetup(ProcessTest):
     """The output of `tools/setup.sh quietly`, with which `make train` runs the build."""
 
     def quietly(self, *command):
         return self.start([SOURCE / "tools/setup.sh", "quietly", "Building", *command],
                           env={"ORTHANT_SETUP_LOG": str(self.folder / "log")}).result()
 
-    def test_what_takes_no_time_says_nothing(self):
+    def test_fast_command_prints_nothing(self):
         result = self.quietly("echo", "Re-checking globbed directories...")
         self.assertEqual((result.code, result.out, result.err), (0, "", ""), result)
 
-    def test_what_takes_long_says_so(self):
+    def test_slow_command_prints_progress(self):
         result = self.quietly("sleep", "3")
         self.assertEqual(result.code, 0, result)
         self.assertRegex(result.out, r"^Building \.\.\.\nBuilding: done, [345]s\n$")
 
-    def test_what_fails_is_shown(self):
+    def test_output_of_failed_command_is_shown(self):
         result = self.quietly("sh", "-c", "echo no such compiler; exit 3")
         self.assertEqual(result.code, 3, result)
         self.assertIn("no such compiler", result.err)

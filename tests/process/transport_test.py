@@ -42,12 +42,12 @@ class TransportTest(ProcessTest):
 
 
 class NoUcx(TransportTest):
-    def test_auto_takes_gloo_and_says_so(self):
+    def test_auto_uses_gloo_and_reports_it(self):
         if self.has_ucx():
             self.assert_carried_by(self.under([]), "ucx")
         self.assert_carried_by(self.under([], env=self.without_ucx()), "gloo")
 
-    def test_asked_for_by_name_it_is_refused_before_anything_starts(self):
+    def test_ucx_by_name_is_refused_before_start(self):
         result = self.under([], "run.transport=ucx", env=self.without_ucx())
         message = self.assert_says(result, 1, 'run.transport = "ucx" (command line)', '"auto" or "gloo"')
         self.assertIn("libucp.so.0", message)
@@ -61,21 +61,21 @@ class NoUcx(TransportTest):
                    for rank, more in (("0", {}), ("1", self.without_ucx()))]
         return [process.result() for process in running]
 
-    def test_one_rank_without_it_puts_all_on_gloo(self):
+    def test_one_rank_without_ucx_moves_all_to_gloo(self):
         results = self.ranks()
         self.assertEqual([result.code for result in results], [0, 0], results[0])
         self.assert_carried_by(results[0], "gloo")
 
-    def test_one_rank_without_it_where_it_was_asked_for(self):
+    def test_one_rank_without_required_ucx(self):
         results = self.ranks("run.transport=ucx")
         self.assertEqual([result.code for result in results], [1, 1], results[0])
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("libucp.so.0", messages[0])
 
-    def test_doctor(self):
+    def test_doctor_reports_missing_ucx(self):
         report = self.orthant("doctor", env=self.without_ucx()).out
-        self.assertRegex(report, r"warning +ucx +none, ranks talk over Gloo\n.*-> .*libucp.so.0")
+        self.assertRegex(report, r"warning +ucx +not available, so ranks use Gloo\n.*-> .*libucp.so.0")
 
 
 class LittleSharedMemory(TransportTest):
@@ -88,7 +88,7 @@ class LittleSharedMemory(TransportTest):
     def within(self, size):
         return ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"', "sh"]
 
-    def test_too_little_says_so(self):
+    def test_too_little_shared_memory_is_reported(self):
         for (size, shown), ranks in self.sweep(
                 [(size, ranks) for size in (("64k", "64.0 KiB"), ("1m", "1.0 MiB"), ("4m", "4.0 MiB")) for ranks in (2, 8)],
                 2):
@@ -98,16 +98,16 @@ class LittleSharedMemory(TransportTest):
                              'run.transport = "gloo"')
             self.assertLess(time.monotonic() - started, 60)
 
-    def test_enough_is_enough(self):
+    def test_enough_shared_memory(self):
         self.assert_carried_by(self.under(self.within("64m")), "ucx")
 
-    def test_gloo_needs_none(self):
+    def test_gloo_needs_no_shared_memory(self):
         self.assert_carried_by(self.under(self.within("64k"), "run.transport=gloo"), "gloo")
 
-    def test_ucx_told_to_use_none_needs_none(self):
+    def test_ucx_over_tcp_needs_no_shared_memory(self):
         self.assert_carried_by(self.under(self.within("64k"), env={"UCX_TLS": "tcp,self"}), "ucx")
 
-    def test_doctor_says_the_same(self):
+    def test_doctor_reports_same_problem(self):
         report = self.start([*self.within("1m"), ORTHANT, "doctor"]).result().out
         self.assertRegex(report, r"warning +/dev/shm +1\.0 MiB free\n.*-> /dev/shm must have .* free for the .* but it has 1\.0 MiB")
         self.assertIn(ENLARGE, report)
@@ -117,19 +117,19 @@ class FewFiles(TransportTest):
     def at_most(self, files):
         return ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"]
 
-    def test_enough_for_some_ranks(self):
+    def test_enough_files_for_some_ranks(self):
         for files in (64, 128):
             result = self.under(self.at_most(files), "run.ranks=4", "training.global_batch_size=8")
             self.assertEqual(result.code, 0, result)
 
-    def test_too_few_for_the_ranks(self):
+    def test_too_few_files_for_ranks(self):
         for files, ranks in ((48, 2), (64, 32), (128, 64)):
             result = self.under(self.at_most(files), f"run.ranks={ranks}", "training.global_batch_size=64")
             self.assert_says(result, 1, f"may have {files} files open", "ulimit -n 1024")
 
 
 class WrongEnvironment(TransportTest):
-    def test_ucxs_own_variables_are_named(self):
+    def test_ucx_variables_are_named(self):
         self.need_ucx()
         for name, value, reason in self.sweep((("UCX_TLS", "nothing", "transport 'nothing' is not available"),
                                                ("UCX_NET_DEVICES", "nosuch0", "network device 'nosuch0' is not available"),
@@ -139,12 +139,12 @@ class WrongEnvironment(TransportTest):
             message = self.assert_says(result, 1, reason, f"the environment has {name}={value}")
             self.assertNotIn("UCX_LOG_LEVEL", message)  # the program sets this variable, not the user
 
-    def test_interface_of_nobody(self):
+    def test_unknown_interface(self):
         result = self.under([], env={"GLOO_SOCKET_IFNAME": "nosuch0"})
         self.assertEqual(result.code, 1, result)
         self.assertIn("GLOO_SOCKET_IFNAME = nosuch0: this machine has no such network interface", result.err)
 
-    def test_address_of_nobody(self):
+    def test_unreachable_address(self):
         started = time.monotonic()
         result = self.under([], "run.timeout_s=4", env={"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1",
                                                         "MASTER_PORT": "29500"})

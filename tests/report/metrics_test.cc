@@ -162,8 +162,9 @@ TEST_F(MetricsFile, DamageIsNamedWithFileAndLine) {
 
 TEST_F(MetricsFile, FullDiskIsAClearError) {
   MetricsWriter writer("/dev/full");
-  EXPECT_EQ(message_of<DataError>([&] { writer.write(some_step(1)); }),
-            "cannot write /dev/full: No space left on device; make room there, or choose another job.dump_folder");
+  EXPECT_EQ(
+      message_of<DataError>([&] { writer.write(some_step(1)); }),
+      "cannot write /dev/full: No space left on device; free some space there, or choose another job.dump_folder");
 }
 
 }  // namespace

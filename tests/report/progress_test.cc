@@ -260,18 +260,18 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
                      .sample_text = "one\n\x1b[31mtwo\n"};
   EXPECT_EQ(summary(s, kPlain),
             "+- 300 steps in 2m 11s ---------------------------------------------------------+\n"
-            "|  loss        5.5512 at first, 1.9321 at last                                  |\n"
-            "|  validation  1.9800 at best, after step 250; 1.842 bits/byte                  |\n"
+            "|  loss        first 5.5512, last 1.9321                                        |\n"
+            "|  validation  best 1.9800, after step 250; 1.842 bits/byte                     |\n"
             "|  speed       18.8k tokens/s, 436 ms a step (medians)                          |\n"
             "|  time        4.2% of rank 0's step time is exposed communication              |\n"
             "|  memory      390.0 MiB at peak on the largest rank; expected 400.0 MiB (-2%)  |\n"
             "|  checkpoint  runs/a/checkpoints/step-000300                                   |\n"
             "|  report      runs/a/report.html                                               |\n"
             "+-------------------------------------------------------------------------------+\n"
-            "\nTo go on:\n  orthant train a.toml --resume\n"
+            "\nTo resume:\n  orthant train a.toml --resume\n"
             "\nTo sample:\n  orthant generate runs/a\n"
-            "\nA sample: held-out text, and what the model made of it\n  one\n  [31mtwo\n");
-  EXPECT_EQ(summary({.steps = 0}, kPlain).find("+- no step was left to do"), 0u);
+            "\nSample: held-out text and the output of the model\n  one\n  [31mtwo\n");
+  EXPECT_EQ(summary({.steps = 0}, kPlain).find("+- all steps were done already"), 0u);
 }
 
 TEST(Progress, PrintableTextIsValidAndHarmless) {

@@ -205,7 +205,7 @@ TEST(TensorBoard, DamageIsSeenByTheReader) {
 
 TEST(TensorBoard, FolderThatCannotBeMadeIsNamed) {
   EXPECT_EQ(message_of<DataError>([] { TensorBoardWriter("/dev/null/tb"); }),
-            "cannot make the folder /dev/null/tb: Not a directory");
+            "cannot create the folder /dev/null/tb: Not a directory");
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct Engine {
         stages({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
                 .buckets = {{0}},
                 .stream_shape = [](int64_t sequences) { return std::vector<int64_t>{sequences}; }},
-               model, weights, reducer, comm) {
+               model, weights, &reducer, comm) {
     weights.initialize(7);
   }
   std::vector<int> every_weight() const {
@@ -185,7 +185,7 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
 // read from the machine's clock.
 TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
   constexpr auto kNap = std::chrono::milliseconds(40);
-  std::vector<std::vector<Period>> periods(2);
+  std::vector<std::vector<Interval>> intervals(2);
   std::vector<double> read;  // inputs of the last stage
   const Schedule schedule = add_messages({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::B, 0, 0}},
                                                    {{ActionKind::F, 1, 0}, {ActionKind::B, 1, 0}}},
@@ -211,19 +211,19 @@ TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
                       work, comm);
     const auto& row = schedule.rows[static_cast<size_t>(rank)];
     executor.run(row, {});
-    executor.run(row, {});  // only the last run's periods are kept
-    periods[static_cast<size_t>(rank)] = executor.periods();
+    executor.run(row, {});  // only the last run's intervals are kept
+    intervals[static_cast<size_t>(rank)] = executor.intervals();
   });
   EXPECT_EQ(read, (std::vector<double>{7, 7}));
-  const auto period = [&](int rank, const Action& action) {
+  const auto interval = [&](int rank, const Action& action) {
     const auto& row = schedule.rows[static_cast<size_t>(rank)];
     const auto at = static_cast<size_t>(std::find(row.begin(), row.end(), action) - row.begin());
-    EXPECT_EQ(periods[static_cast<size_t>(rank)].size(), row.size());
-    return periods[static_cast<size_t>(rank)].at(at);
+    EXPECT_EQ(intervals[static_cast<size_t>(rank)].size(), row.size());
+    return intervals[static_cast<size_t>(rank)].at(at);
   };
   using enum ActionKind;
-  const std::vector<Period> path = {period(0, {F, 0, 0}), period(1, {F, 1, 0}), period(1, {B, 1, 0}),
-                                    period(0, {B, 0, 0})};
+  const std::vector<Interval> path = {interval(0, {F, 0, 0}), interval(1, {F, 1, 0}), interval(1, {B, 1, 0}),
+                                      interval(0, {B, 0, 0})};
   for (size_t i = 0; i < path.size(); ++i) {
     EXPECT_GE(path[i].end - path[i].start, kNap) << i;
     if (i > 0) {

@@ -44,7 +44,7 @@ std::vector<Held> measure(const Plan& plan) {
       session.advance(3, {}, [](const StepResult&) {});
       session.settle([](const StepResult&) {});
     }
-    ranks[static_cast<size_t>(rank)] = {ThreadMemory::peak(), session.peak_live()};
+    ranks[static_cast<size_t>(rank)] = {ThreadMemory::peak(), session.peak_in_flight()};
   });
   return ranks;
 }
@@ -58,7 +58,7 @@ void expect_planned(const Plan& plan, const std::string& what, double bound = 0.
   for (size_t rank = 0; rank < held.size(); ++rank) {
     const auto planned = static_cast<double>(plan.memory[rank].total());
     EXPECT_NEAR(planned / static_cast<double>(held[rank].peak), 1, bound) << what << ", rank " << rank;
-    const int live = plan.timeline.peak_live[static_cast<size_t>(plan.pipeline_rank(static_cast<int>(rank)))];
+    const int live = plan.timeline.peak_in_flight[static_cast<size_t>(plan.pipeline_rank(static_cast<int>(rank)))];
     EXPECT_EQ(held[rank].live, live) << what << ", rank " << rank;
   }
 }
@@ -93,7 +93,7 @@ TEST(PipelineMemory, OfAStageWithoutLayersIsAMessageMore) {
   for (size_t rank = 0; rank < held.size(); ++rank) {
     const auto peak = static_cast<double>(held[rank].peak), planned = static_cast<double>(plan.memory[rank].total());
     const double more = planned - peak;
-    const int64_t twice = rank == 1 ? plan.timeline.peak_live[rank] * plan.stream_bytes(1, 2) : 0;
+    const int64_t twice = rank == 1 ? plan.timeline.peak_in_flight[rank] * plan.stream_bytes(1, 2) : 0;
     EXPECT_GE(more, -0.03 * peak) << rank;
     EXPECT_LE(more, 0.03 * peak + static_cast<double>(twice)) << rank;
   }

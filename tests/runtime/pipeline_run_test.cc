@@ -62,7 +62,7 @@ TEST(PipelineRun, NamesWhatIsNotFiniteOnWhicheverStage) {
     EXPECT_EQ(weight.what[static_cast<size_t>(owner)], "the weight " + up);
     const Seen forward = seen(pipeline(schedule, 2), [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
     EXPECT_EQ(forward.first, owner) << schedule;
-    EXPECT_EQ(forward.what[static_cast<size_t>(owner)], "the output of SwiGLU");
+    EXPECT_EQ(forward.what[static_cast<size_t>(owner)], "the output of swiglu");
     EXPECT_NE(forward.what[static_cast<size_t>(1 - owner)], "") << "what comes out of it goes on";
     EXPECT_EQ(seen(pipeline(schedule, 2), [](Weights&) {}).what, std::vector<std::string>(2));
   }

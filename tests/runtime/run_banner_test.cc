@@ -14,7 +14,7 @@ TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
   Config config;
   EXPECT_EQ(describe_tokenizer(config), "byte tokenizer");
   config.data.tokenizer = "train:8000";
-  EXPECT_EQ(describe_tokenizer(config), "tokenizer of 8000 pieces, trained on it");
+  EXPECT_EQ(describe_tokenizer(config), "tokenizer of 8000 pieces, trained on this data");
   config.data.tokenizer = "models/jargon.model";
   EXPECT_EQ(describe_tokenizer(config), "tokenizer jargon.model");
 }

@@ -55,21 +55,21 @@ TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {
   EXPECT_EQ(cores_warning(2, 1, 2), "");
   EXPECT_EQ(cores_warning(1, 2, 2), "");
   EXPECT_EQ(cores_warning(4, 1, 2),
-            "4 ranks share 2 cores, so they take turns: start at most 2 on this machine (run.ranks), or use more "
+            "4 ranks share 2 cores, which makes steps slower: start at most 2 on this machine (run.ranks), or use more "
             "machines");
   EXPECT_EQ(cores_warning(2, 4, 4),
-            "2 ranks of 4 threads share 4 cores, so threads take turns: set run.threads_per_rank to at most 2");
+            "2 ranks of 4 threads share 4 cores, which makes steps slower: set run.threads_per_rank to at most 2");
   EXPECT_EQ(cores_warning(1, 3, 1),
-            "1 rank of 3 threads share 1 core, so threads take turns: set run.threads_per_rank to at most 1");
+            "1 rank of 3 threads share 1 core, which makes steps slower: set run.threads_per_rank to at most 1");
 }
 
 TEST(RunWarnings, OfRanksWithoutSequences) {
   const TinyRun run;  // 7 sequences
   EXPECT_EQ(idle_ranks_warning(run.plan(7)), "");
   EXPECT_EQ(idle_ranks_warning(run.plan(8, {"parallelism.tensor_parallel_degree=2"})), "");
-  EXPECT_TRUE(says(idle_ranks_warning(run.plan(16)),
-                   {"9 of 16 ranks get no sequence: training.global_batch_size = 7 (", "less than the 16 shards",
-                    "set it to at least 16"}));
+  EXPECT_TRUE(
+      says(idle_ranks_warning(run.plan(16)), {"9 of 16 ranks get no sequence: training.global_batch_size = 7 (",
+                                              "at least the number of data shards, 16", "set it to at least 16"}));
   EXPECT_TRUE(says(idle_ranks_warning(run.plan(16, {"parallelism.tensor_parallel_degree=2"})),
                    {"2 of 16 ranks get no sequence", "at least 8"}));
 }

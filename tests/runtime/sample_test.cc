@@ -10,7 +10,7 @@
 namespace orthant::sample_test {
 namespace {
 
-using Write = std::string (*)(const Weights&, const Plan&, const TrainingData&, Comm&);
+using Write = std::string (*)(Weights&, const Plan&, const TrainingData&, Comm&);
 
 // The text that each rank returns, by rank; empty for ranks that take no part.
 std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write write, bool all_take_part) {

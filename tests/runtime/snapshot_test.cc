@@ -105,19 +105,20 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
   };
   EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change
   EXPECT_TRUE(says(message({"optimizer.name=sgd"}),
-                   {"optimizer.name = \"sgd\"", "the optimizer's state tensors must be the same",
+                   {"optimizer.name = \"sgd\"", "the state tensors of the optimizer must be the same",
                     "has exp_avg and exp_avg_sq", "need momentum_buffer", "Set [optimizer] back"}));
   EXPECT_TRUE(says(message({"optimizer.name=sgd", "optimizer.momentum=0"}), {"these settings need none"}));
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
   EXPECT_TRUE(says(message({"training.global_batch_size=8"}), {"training.global_batch_size = 8", "7"}));
   EXPECT_TRUE(says(message({"training.seq_len=8"}), {"training.seq_len = 8", "16", "other samples"}));
-  EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64", "kept in that precision"}));
+  EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64", "another precision"}));
   EXPECT_TRUE(says(message({"model.num_hidden_layers=3"}), {"model.num_hidden_layers = 3", "which has 2"}));
   EXPECT_TRUE(says(message({"model.tie_word_embeddings=true"}), {"model.tie_word_embeddings", "false"}));
   EXPECT_TRUE(says(message({"model.attention_bias=true"}), {"model.attention_bias = true", "which has false"}));
   EXPECT_TRUE(says(message({"model.mlp_bias=true"}), {"model.mlp_bias = true", "which has false"}));
   EXPECT_TRUE(says(message({"model.sliding_window=4"}), {"model.sliding_window = 4", "which has 0"}));
-  EXPECT_TRUE(says(message({"data.mask_documents=true"}), {"data.mask_documents = true", "false", "end elsewhere"}));
+  EXPECT_TRUE(says(message({"data.mask_documents=true"}),
+                   {"data.mask_documents = true", "false", "attention would see other tokens"}));
 }
 
 // The message of resuming the checkpoint with the data of another run file.
@@ -171,8 +172,8 @@ TEST(Resume, NamesOtherDataAsThat) {
   const TinyRun run, less({"data.validation=0.3"});
   const Plan plan = run.plan(1);
   train_ranks(plan, run.data(), {.steps = 1, .save = true});
-  EXPECT_TRUE(
-      says(resumed_with(less, checkpoint_of(plan, 1)), {"data.path = ", "data.validation = ", "is other data"}));
+  EXPECT_TRUE(says(resumed_with(less, checkpoint_of(plan, 1)),
+                   {"data.path = ", "data.validation = ", "differs from the data of the checkpoint"}));
 }
 
 TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {

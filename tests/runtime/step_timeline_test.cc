@@ -1,4 +1,4 @@
-// The measured periods of all ranks, converted to one clock. The control takes the clocks as they are.
+// The measured intervals of all ranks, converted to one clock. The control takes the clocks as they are.
 #include "runtime/step_timeline.h"
 
 #include "comm/thread_ranks.h"
@@ -24,9 +24,9 @@ TEST(StepTimeline, BringsClocksTogether) {
       const auto own = [&] { return Clock::now() + ahead[static_cast<size_t>(rank)]; };
       comm.barrier({"pipeline"}).wait();
       const auto start = own();
-      const std::vector<Period> periods = {{start, start + 1ms * (rank + 1)}};
+      const std::vector<Interval> intervals = {{start, start + 1ms * (rank + 1)}};
       const MeasuredStep measured =
-          compared ? gather_timeline(comm, schedule, 5, periods, own) : gather_timeline(comm, schedule, 5, periods);
+          compared ? gather_timeline(comm, schedule, 5, intervals, own) : gather_timeline(comm, schedule, 5, intervals);
       if (rank == 0) first = measured;
     });
     EXPECT_EQ(first.step, 5);

@@ -72,7 +72,7 @@ TEST(VocabularyRun, NamesWhatIsNotFinite) {
   const Words two = cut("algorithm_2", "1f1b", 2);
   const Seen forward = seen(two, [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
   EXPECT_EQ(forward.first, 0);
-  EXPECT_EQ(forward.what[0], "the output of SwiGLU");
+  EXPECT_EQ(forward.what[0], "the output of swiglu");
   // Finite weights whose logits overflow float32.
   const Seen loss = seen(two, [](Weights& w) { fill(w, "lm_head.weight", 1e38), fill(w, "model.norm.weight", 1e3); });
   EXPECT_EQ(loss.first, 1);

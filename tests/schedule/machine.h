@@ -81,7 +81,7 @@ class Machine {
     return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
   }
 
-  /// SETTLE or STEP: chains over the ranks, STEP from the first to the last, SETTLE from the last to the first.
+  /// FINALIZE or STEP: chains over the ranks, STEP from the first to the last, FINALIZE from the last to the first.
   bool settle(int rank, const Action& action) {
     const bool step = action.kind == ActionKind::STEP;
     if (action.microbatch >= 0) return fail();
@@ -230,7 +230,7 @@ class Machine {
         if (cuts_output() && (!output || (kinds_.contains(Z) && !done_.contains(part(Z, rank, m))))) return false;
         if (cuts_input() && (!done_.contains(part(E, rank, m)) || !done_.contains(part(EB, rank, m)))) return false;
       }
-    const bool steps = kinds_.contains(SETTLE) || kinds_.contains(STEP);
+    const bool steps = kinds_.contains(FINALIZE) || kinds_.contains(STEP);
     if (steps && (settled_.size() != next_.size() || stepped_.size() != next_.size())) return false;
     int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
@@ -248,7 +248,7 @@ class Machine {
   bool messages_ = false, broken_ = false;
   int reduced_ = 0;
   std::set<int> sharded_, whole_;
-  // Ranks that may have written gradients, completed SETTLE, completed STEP.
+  // Ranks that may have written gradients, completed FINALIZE, completed STEP.
   std::set<int> touched_, settled_, stepped_;
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;

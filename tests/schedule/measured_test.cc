@@ -54,7 +54,7 @@ TEST(Measured, CountsAsTheSimulationDoes) {
     EXPECT_NEAR(measured.makespan_s, simulated.makespan_s, 1e-9);
     EXPECT_NEAR(measured.bubble, simulated.bubble, 1e-9);
     EXPECT_NEAR(max_rank_bubble(measured), max_rank_bubble(simulated), 1e-9);
-    EXPECT_EQ(measured.peak_live, simulated.peak_live);
+    EXPECT_EQ(measured.peak_in_flight, simulated.peak_in_flight);
     ASSERT_EQ(measured.spans.size(), simulated.spans.size());
     for (size_t i = 0; i < simulated.spans.size(); ++i) {
       EXPECT_EQ(measured.spans[i].action, simulated.spans[i].action);

@@ -32,8 +32,8 @@ TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
       EXPECT_EQ(o.bubble, bubble) << p << " " << m;
       EXPECT_EQ(o.makespan_s, 3.0 * (m + p - 1));
       for (int r = 0; r < p; ++r) {
-        EXPECT_EQ(g.peak_live[static_cast<size_t>(r)], m);
-        EXPECT_EQ(o.peak_live[static_cast<size_t>(r)], std::min(m, p - r));
+        EXPECT_EQ(g.peak_in_flight[static_cast<size_t>(r)], m);
+        EXPECT_EQ(o.peak_in_flight[static_cast<size_t>(r)], std::min(m, p - r));
         EXPECT_EQ(o.busy_s[static_cast<size_t>(r)], 3.0 * m);
       }
     }
@@ -56,7 +56,7 @@ TEST(Simulate, SplitBackwardFillsTheBubbleOfZbH1) {
       const Timeline t = simulate(zb_h1(p, m), Durations::of(1, 1, 1));
       // The bubble of a rank is (p - 1)(f + b - w), against (p - 1)(f + b + w) for 1F1B.
       EXPECT_EQ(t.makespan_s, 3.0 * m + (p - 1)) << p << " " << m;
-      for (int peak : t.peak_live) EXPECT_EQ(peak, p);
+      for (int peak : t.peak_in_flight) EXPECT_EQ(peak, p);
     }
 }
 
@@ -124,7 +124,7 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
     const Timeline b = simulate(with_weights(add_messages(plain)), durations);
     EXPECT_EQ(a.makespan_s, b.makespan_s);
     EXPECT_EQ(a.busy_s, b.busy_s);
-    EXPECT_EQ(a.peak_live, b.peak_live);
+    EXPECT_EQ(a.peak_in_flight, b.peak_in_flight);
     std::vector<Span> computation = b.spans;
     std::erase_if(computation, [](const Span& span) { return span.stream != Stream::compute; });
     EXPECT_EQ(a.spans, computation);
@@ -184,7 +184,7 @@ TEST(Simulate, BarriersOfTheVocabularyByHand) {
   EXPECT_EQ(span_of(three, "0Z0").start_s, 9.75);
   EXPECT_EQ(span_of(three, "1T0").start_s, 11.25);
   EXPECT_EQ(span_of(three, "1B0").start_s, 16.75);
-  for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_live, (std::vector<int>{1, 1}));
+  for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_in_flight, (std::vector<int>{1, 1}));
   // On one rank, no barrier waits.
   const Timeline alone = simulate(parse_csv("0E0,0F0,0S0,0T0,0B0,0EB0\n"), durations);
   EXPECT_EQ(alone.bubble, 0);
@@ -205,7 +205,7 @@ TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
     const Timeline a = simulate(plain, durations);
     const Timeline b = simulate(with_weights(add_messages(plain)), durations);
     EXPECT_EQ(a.makespan_s, b.makespan_s) << to_csv(plain);
-    EXPECT_EQ(a.peak_live, b.peak_live);
+    EXPECT_EQ(a.peak_in_flight, b.peak_in_flight);
     durations.barrier_s = 1;
     EXPECT_GE(simulate(plain, durations).makespan_s, a.makespan_s);
   }

@@ -169,7 +169,7 @@ TEST(Validate, SaysWhatIsWrong) {
             "1RECV_F0 is missing before 1F0 (rank 1, Action 0), for 0SEND_F0 (rank 0, Action 1)");
   EXPECT_EQ(first_problem("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
             "0RECV_B0 is missing before 0B0 (rank 0, Action 2), for 1SEND_B0 (rank 1, Action 3)");
-  EXPECT_EQ(first_problem("0F0,0UNSHARD,0B0\n", 1), "0F0 (rank 0, Action 0): the weights are not gathered there");
+  EXPECT_EQ(first_problem("0F0,0UNSHARD,0B0\n", 1), "0F0 (rank 0, Action 0): the weights are not gathered here");
   EXPECT_EQ(first_problem("0F0,0REDUCE_GRAD0,0B0\n", 1),
             "0REDUCE_GRAD0 (rank 0, Action 1) comes before 0B0 (rank 0, Action 2)");
   EXPECT_EQ(first_problem("0F0,0B0,0REDUCE_GRAD1\n", 1), "0REDUCE_GRAD0 is missing");

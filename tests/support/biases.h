@@ -1,4 +1,5 @@
-// Random biases for tests. A model's biases start at zero, where an error in adding them would not show.
+// Random biases and gains of heads for tests. Biases start at zero and gains at one, where an error in using them would
+// not show.
 #pragma once
 
 #include "model/weights.h"
@@ -8,14 +9,16 @@
 
 namespace orthant {
 
-/// Draws the same unsharded values on every mesh and keeps the rank's shards. `weights` must have the parameters of all
-/// stages, in the model's order.
+/// Draws the same unsharded values, gains around 1, on every mesh and keeps the rank's shards. `weights` must have the
+/// parameters of all stages, in the model's order.
 inline void draw_biases(Weights& weights) {
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     const ParameterInfo& info = weights.parameters()[p];
-    if (!info.is_bias()) continue;
+    const bool gain = info.role == ParameterRole::head_gain;
+    if (!info.is_bias() && !gain) continue;
     const at::Generator generator = at::detail::createCPUGenerator(1000 + p);
-    weights.master(p).copy_(shard_of(info, 0.3 * at::randn(info.shape, generator, at::kDouble)));
+    const at::Tensor drawn = 0.3 * at::randn(info.shape, generator, at::kDouble);
+    weights.master(p).copy_(shard_of(info, gain ? drawn + 1 : drawn));
   }
   weights.publish();
 }

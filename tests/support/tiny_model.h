@@ -16,6 +16,9 @@ struct TinyOptions {
   bool llama3 = false;
   double dropout = 0;
   bool biases = false;
+  bool qk_norm = false;
+  std::string mlp = "swiglu";
+  std::string norm = "rms_norm";
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -27,6 +30,9 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .head_dim = 6,
                  .vocab_size = 37,
                  .max_position_embeddings = 64,
+                 .norm = options.norm,
+                 .qk_norm = options.qk_norm,
+                 .mlp = options.mlp,
                  .tie_word_embeddings = options.tied,
                  .attention_bias = options.biases,
                  .mlp_bias = options.biases,

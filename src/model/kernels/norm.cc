@@ -54,7 +54,7 @@ template <class T>
 void norm_forward(const RmsNormForward<T>& args, int64_t begin, int64_t end) {
   const int64_t cols = args.cols;
   for (int64_t row = begin; row < end; ++row) {
-    const T* x = args.x + row * cols;
+    const T* x = args.x + args.groups.offset(row, cols);
     const T* s = args.residual ? args.sum + row * cols : x;
     const Wide<T> squares = args.squares
                                 ? args.squares[row]
@@ -65,7 +65,7 @@ void norm_forward(const RmsNormForward<T>& args, int64_t begin, int64_t end) {
     args.rstd[row] = rstd;
     const auto scale = splat<T>(rstd);
     const T* gamma = args.gamma;
-    T* y = args.y + row * cols;
+    T* y = args.y + args.groups.offset(row, cols);
     for_vectors<T>(cols, [=](int64_t i, auto part) ORTHANT_BODY {
       store(hn::Mul(hn::Mul(load(s + i, part), scale), load(gamma + i, part)), y + i, part);
     });
@@ -91,11 +91,12 @@ void norm_dots(const RmsNormDots<T>& args, int64_t begin, int64_t end) {
 template <class T>
 HWY_INLINE void norm_backward_row(const RmsNormBackward<T>& args, int64_t row, Wide<T>* partial) {
   const int64_t cols = args.cols;
-  const T* dy = args.dy + row * cols;
-  const T* s = args.s + row * cols;
-  const T* dsum = args.dsum ? args.dsum + row * cols : nullptr;
+  const int64_t first = args.groups.offset(row, cols);
+  const T* dy = args.dy + first;
+  const T* s = args.s + first;
+  const T* dsum = args.dsum ? args.dsum + first : nullptr;
   const T* gamma = args.gamma;
-  T* dx = args.dx + row * cols;
+  T* dx = args.dx + first;
   const Wide<T> dot = args.dots ? args.dots[row] : dot_of_row<T>(dy, s, gamma, cols);
   const double r = static_cast<double>(args.rstd[row]);
   const auto rstd = splat<T>(r);

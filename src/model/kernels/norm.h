@@ -6,6 +6,17 @@
 
 namespace orthant {
 
+/// Rows in groups, for matrices that are part of a wider one: a group has `rows` adjacent rows, and the first elements
+/// of two groups are `stride` elements apart. With rows = 0, all rows are adjacent.
+struct RowGroups {
+  int64_t rows = 0, stride = 0;
+
+  /// Offset of a row's first element.
+  int64_t offset(int64_t row, int64_t cols) const {
+    return rows == 0 ? row * cols : row / rows * stride + row % rows * cols;
+  }
+};
+
 /// All matrices are [rows, cols], row-major and dense; gamma is [cols], rstd is [rows].
 template <class T>
 struct RmsNormForward {
@@ -22,6 +33,7 @@ struct RmsNormForward {
   /// the shards). Then s is x.
   int64_t width = 0;
   const Wide<T>* squares = nullptr;
+  RowGroups groups = {};  // of x and y; requires no residual and no sharded columns
 };
 
 /// Computes s = x + residual (s = x without residual) and y = s * rstd * gamma. The statistics are taken from s as
@@ -57,6 +69,7 @@ struct RmsNormBackward {
   /// For sharded columns: the unsharded width, and RmsNormDots summed over the shards.
   int64_t width = 0;
   const Wide<T>* dots = nullptr;
+  RowGroups groups = {};  // of dy, s and dx; requires no dsum and no sharded columns
 };
 
 /// For sharded columns: the sum of dy * gamma * s over each row of the shard.

@@ -14,7 +14,7 @@ namespace orthant {
 namespace {
 
 constexpr Action kIdle{
-    .kind = ActionKind::I, .stage = 0, .microbatch = -1};  // I, because live_change() is 0 for this kind
+    .kind = ActionKind::I, .stage = 0, .microbatch = -1};  // I, because in_flight_change() is 0 for this kind
 bool idle(const Action& action) { return action.microbatch < 0; }
 
 /// A grid of time slots with one row per rank. A slot holds one pass or is idle.
@@ -58,7 +58,7 @@ class Grid {
     int most = 0;
     for (const auto& row : rows_) {
       int live = 0;
-      for (const Action& action : row) most = std::max(most, live += live_change(action));
+      for (const Action& action : row) most = std::max(most, live += in_flight_change(action));
     }
     return most;
   }
@@ -71,7 +71,7 @@ class Grid {
     size_t slots = 0;
     for (size_t rank = 0; rank < rows_.size(); ++rank) {
       int now = 0;
-      for (const Action& action : rows_[rank]) live[rank].push_back(now += live_change(action));
+      for (const Action& action : rows_[rank]) live[rank].push_back(now += in_flight_change(action));
       slots = std::max(slots, rows_[rank].size());
     }
     for (size_t at = 0; at < slots; ++at)
@@ -111,7 +111,7 @@ class Grid {
       if (live[at] >= most_live) to = at + 1;
     while (to < from && !idle(row[to])) ++to;
     if (to >= from) return;
-    for (size_t at = to; at < from; ++at) live[at] += live_change(action);
+    for (size_t at = to; at < from; ++at) live[at] += in_flight_change(action);
     row[from] = kIdle;
     row[to] = action;
     slot(action) = static_cast<int>(to);

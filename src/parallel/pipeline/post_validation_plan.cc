@@ -1,4 +1,4 @@
-// Finds how many Actions of each row can come before SETTLE, and inserts SETTLE and STEP.
+// Finds how many Actions of each row can come before FINALIZE, and inserts FINALIZE and STEP.
 #include "parallel/pipeline/post_validation_plan.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ Schedule with_post_validation(Schedule schedule) {
       const bool comes_first = received ? sent.contains(matching_message(action)) : i < ends[rank];
       (comes_first ? before : behind).push_back(action);
     }
-    before.push_back({ActionKind::SETTLE, first_stage[rank]});
+    before.push_back({ActionKind::FINALIZE, first_stage[rank]});
     before.insert(before.end(), behind.begin(), behind.end());
     before.push_back({ActionKind::STEP, first_stage[rank]});
     schedule.rows[rank] = std::move(before);

@@ -13,11 +13,11 @@
 
 namespace orthant {
 
-/// A pass that adds STEP at the end of each row, and SETTLE near its beginning. It runs after messages and reductions
-/// are added. On rank r of p, SETTLE comes after p-r forwards, when the full statistics should have arrived. The last
-/// rank has them when rank r has done p-1-r forwards, and one more forward covers their way back. SETTLE comes earlier
-/// where a valid schedule requires it (schedule/validate.h). A RECV is placed on the same side of SETTLE as its SEND.
-/// Throws LogicError if a rank has no stage.
+/// A pass that adds STEP at the end of each row, and FINALIZE near its beginning. It runs after messages and reductions
+/// are added. On rank r of p, FINALIZE comes after p-r forwards, when the full statistics should have arrived. The last
+/// rank has them when rank r has done p-1-r forwards, and one more forward covers their way back. FINALIZE comes
+/// earlier where a valid schedule requires it (schedule/validate.h). A RECV is placed on the same side of FINALIZE as
+/// its SEND. Throws LogicError if a rank has no stage.
 Schedule with_post_validation(Schedule schedule);
 
 }  // namespace orthant

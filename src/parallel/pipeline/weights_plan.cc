@@ -48,7 +48,7 @@ class Placement {
     Rank& state = ranks_[rank];
     out_.rows[rank].push_back(action);
     state.free_s += durations_.of(action);
-    state.live += live_change(action);
+    state.live += in_flight_change(action);
     if (action.kind != ActionKind::W) ends_s_[action] = state.free_s;
   }
 

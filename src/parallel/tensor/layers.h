@@ -6,10 +6,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "model/primitives.h"
-#include "parallel/tensor/mesh.h"
+#include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
 
@@ -28,14 +29,14 @@ at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weig
 
 /// Looks up rows of the table [V,C], which is sharded as an output-stationary weight: from tokens [B,T] to the stream.
 /// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding.
-at::Tensor tensor_embedding(const TensorMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
-                            const TensorWeight& whole);
+at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
+                            int64_t vocabulary);
 
-/// RMS norm of input + residual over the full width of a stream that columns shard. One number a token is all-reduced
-/// over columns in forward, and one in backward.
-std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const at::Tensor& input_BTC,
-                                                  const at::Tensor& residual_BTC, const Weight& gain, double eps,
-                                                  int64_t width);
+/// A norm of model/norms.h of input + residual over the full width of a stream that columns shard. Forward all-reduces
+/// Operation::statistics numbers a token over columns, one after the other. Backward all-reduces as many at once.
+std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const std::string& function,
+                                                  const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
+                                                  const Weight& gain, double eps, int64_t width);
 
 /// Cross-entropy over a vocabulary that columns shard (Megatron-LM, section 3). Three numbers a token, or four with
 /// label smoothing, are gathered over columns (24 or 32 bytes); logits are never gathered. The loss is the same on all

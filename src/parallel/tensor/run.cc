@@ -17,6 +17,12 @@ Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   return part;
 }
 
+AttentionShape heads_of_column(AttentionShape shape, int columns) {
+  shape.heads /= columns;
+  shape.kv_heads /= columns;
+  return shape;
+}
+
 }  // namespace
 
 Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
@@ -26,24 +32,27 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     return wholes.at(static_cast<size_t>(weight.index));
   };
   Primitives primitives = fused_primitives(core);
-  primitives.embedding = [mesh, whole_of](const at::Tensor& tokens, const Weight& table) {
-    return tensor_embedding(*mesh, tokens, table, whole_of(table));
+  const auto slices = std::make_shared<const SliceMesh>(comm, plan, hidden_size);
+  primitives.embedding = [slices, whole_of](const at::Tensor& tokens, const Weight& table) {
+    return tensor_embedding(*slices, tokens, table, whole_of(table).out);
   };
   if (plan.stream == StreamSharding::width && plan.columns > 1) {
-    primitives.add_norm = [mesh, hidden_size](const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
-                                              double eps) {
-      return tensor_add_norm(*mesh, input, residual, gain, eps, hidden_size);
+    primitives.add_norm = [mesh, hidden_size](const std::string& function, const at::Tensor& input,
+                                              const at::Tensor& residual, const Weight& gain, double eps) {
+      return tensor_add_norm(*mesh, function, input, residual, gain, eps, hidden_size);
     };
   }
   primitives.linear = [mesh, whole_of](const at::Tensor& x, const Weight& weight) {
     return tensor_linear(*mesh, x, weight, whole_of(weight));
   };
+  primitives.local = [local = primitives.local, columns = plan.columns](
+                         const std::string& function, const at::Tensor& x, const Weight* weight,
+                         const AttentionShape& shape, double eps) {
+    return local(function, x, weight, heads_of_column(shape, columns), eps);
+  };
   primitives.attention = [core, columns = plan.columns](const at::Tensor& qkv, const Microbatch& batch,
                                                         const AttentionShape& shape) {
-    AttentionShape own = shape;
-    own.heads /= columns;
-    own.kv_heads /= columns;
-    return attention(*core, qkv, batch, own);
+    return attention(*core, qkv, batch, heads_of_column(shape, columns));
   };
   primitives.dropout = [mesh, hidden_size](const at::Tensor& x, const Microbatch& batch, DropoutKey key) {
     if (key.probability == 0) return x;
@@ -55,20 +64,9 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
                                               const OutputLoss& loss) {
     return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch, loss);
   };
-  return primitives;
-}
-
-Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary) {
-  primitives.linear = [&comm, linear = std::move(primitives.linear), head, vocabulary](const at::Tensor& x_BTC,
-                                                                                       const Weight& weight) {
-    const at::Tensor part_BTV = linear(x_BTC, weight);
-    if (weight.index != head) return part_BTV;
-    Layout cut = unsharded_layout(3);
-    cut.split[2] = {kColumn};
-    const at::Tensor logits_BTV =
-        redistribute(comm, part_BTV, cut, unsharded_layout(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
-    comm.broadcast(logits_BTV, {kRow}).wait();
-    return logits_BTV;
+  primitives.logits = [&comm, slices, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
+    const at::Tensor rows = labeled_rows(slices->gather(x), batch.labels_BT);
+    return slices->gather_logits(comm, at::matmul(rows, slices->whole(head).t()), {}, whole_of(head).out);
   };
   return primitives;
 }

@@ -17,9 +17,4 @@ namespace orthant {
 Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
                              std::shared_ptr<const AttentionCore> core);
 
-/// The same primitives, where the linear layer of the head (a Weight's index) returns full logits for generation: each
-/// column's logits are gathered over columns, and row 0 broadcasts them, because rows may round differently. Without
-/// gradient.
-Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary);
-
 }  // namespace orthant

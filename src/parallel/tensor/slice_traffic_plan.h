@@ -1,5 +1,5 @@
 // Messages within a tensor mesh for a vocabulary that pipeline ranks shard first and columns second: the
-// redistributions of parallel/vocabulary/slice_mesh.h, exact in bytes.
+// redistributions of parallel/tensor/slice_mesh.h, exact in bytes.
 #pragma once
 
 #include "parallel/tensor/traffic_plan.h"
@@ -17,7 +17,7 @@ struct TensorSlice {
 struct TensorSliceTraffic {
   std::vector<TensorMessages> embedding;  // E and EB of a microbatch
   std::vector<TensorMessages> head;       // S, Z, and T or TW of a microbatch
-  std::vector<TensorMessages> norm;       // forward of the last norm; its backward sends the same
+  std::vector<TensorMessages> norm;       // forward and backward of the last norm
 };
 
 /// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and

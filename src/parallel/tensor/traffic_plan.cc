@@ -37,13 +37,12 @@ class Sender {
   void sum_rows(const char* what, std::vector<int64_t> matrix, int dim) {
     move(what, orthant::sum_rows(std::move(matrix), dim), shape_.sum_bytes);
   }
-  // An all-reduce over columns of one number a token.
-  void statistics(const char* what) {
-    if (plan_.stream != StreamSharding::width) return;
-    Layout sum = unsharded_layout(1);
-    sum.partial = {kColumn};
-    move(what, {sum, unsharded_layout(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
+  // A norm over the stream. Its forward all-reduces one number a token after the other over columns, and its backward
+  // all at once.
+  void norm_forward() {
+    for (int64_t i = 0; i < shape_.norm_statistics; ++i) sum_statistics(1);
   }
+  void norm_backward() { sum_statistics(shape_.norm_statistics); }
   // One all-gather over columns of several numbers a token.
   void statistics_of_columns(const char* what, int numbers, int element_bytes) {
     Layout parts = unsharded_layout(1);
@@ -90,6 +89,13 @@ class Sender {
     std::vector<Sent> sent;
   };
 
+  void sum_statistics(int64_t numbers) {
+    if (plan_.stream != StreamSharding::width) return;
+    Layout sum = unsharded_layout(1);
+    sum.partial = {kColumn};
+    move("statistics of norms", {sum, unsharded_layout(1), {shape_.sequences * shape_.tokens * numbers}},
+         shape_.sum_bytes);
+  }
   int element() const { return shape_.element_bytes; }
   std::vector<int64_t> stream(int64_t width) const { return {shape_.sequences, shape_.tokens, width}; }
   std::vector<std::vector<int64_t>> panels_of(int64_t width, bool summed) const {
@@ -205,15 +211,19 @@ std::vector<ColumnOperation> column_operations(const std::vector<Operation>& blo
   std::vector<ColumnOperation> operations;
   int64_t width = 0;  // of this column, of the last output that is not the stream
   for (const Operation& operation : block) {
-    ColumnOperation own{.operation = operation, .in = width, .out = operation.out};
+    ColumnOperation own{
+        .operation = operation, .in = width, .out = operation.out, .statistics = operation.statistics};
     if (operation.reads_stream()) own.in = operation.in;
     if (operation.kind == OperationKind::linear && !operation.to_stream) {
       own.out = 0;
       for (const ParameterInfo& parameter : operation.parameters) {
         if (!parameter.is_bias()) own.out += part(parameter.shape[0]);
       }
-    } else if (operation.kind == OperationKind::attention || operation.kind == OperationKind::activation) {
+    } else if (operation.kind == OperationKind::attention) {
       own.out = part(operation.out);
+    } else if (operation.kind == OperationKind::local) {
+      own.out = operation.in == operation.out ? width : part(operation.out);
+      own.statistics = operation.statistics / plan.columns;
     }
     width = own.out;
     operations.push_back(std::move(own));
@@ -226,16 +236,16 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
   Sender send(plan, s, mesh, rank);
   TensorTraffic traffic;
-  const auto of_block = [&](const auto& send_for_linear, bool norms) {
+  const auto of_block = [&](const auto& send_for_norm, const auto& send_for_linear) {
     for (const ColumnOperation& own : s.block) {
-      if (own.operation.kind == OperationKind::norm && norms) send.statistics("statistics of norms");
+      if (own.operation.kind == OperationKind::norm) send_for_norm();
       if (own.operation.kind == OperationKind::linear) send_for_linear(send, plan, linear_of(own, plan, column));
     }
     return send.take();
   };
-  traffic.block_forward = of_block(forward, true);
-  traffic.block_backward = of_block(backward, true);
-  traffic.block_split = of_block(weight_gradient_alone, false);
+  traffic.block_forward = of_block([&] { send.norm_forward(); }, forward);
+  traffic.block_backward = of_block([&] { send.norm_backward(); }, backward);
+  traffic.block_split = of_block([] {}, weight_gradient_alone);
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);
@@ -245,14 +255,14 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   send.sum_rows("weight gradients", table, 1);
   traffic.embedding_backward = send.take();
 
-  send.statistics("statistics of norms");
+  send.norm_forward();
   send.gather_rows("weights", table, 1);
   send.gather_panels("activations", s.hidden, true);
   send.softmax_statistics();
   send.sum_panels("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
   traffic.loss_forward = send.take();
-  send.statistics("statistics of norms");
+  send.norm_backward();
   traffic.loss_backward = send.take();
   return traffic;
 }
@@ -280,7 +290,8 @@ TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, c
   send.sum_rows("weight gradients", table, 1);
   traffic.head = send.take();
 
-  send.statistics("statistics of norms");
+  send.norm_forward();
+  send.norm_backward();
   traffic.norm = send.take();
   return traffic;
 }

@@ -17,6 +17,7 @@ namespace orthant {
 struct ColumnOperation {
   Operation operation;
   int64_t in = 0, out = 0;
+  int64_t statistics = 0;  // numbers of each token that it keeps for backward; of the column's heads, if it is local
 };
 /// The operations as the column carries them out. A fused product has the column's rows of each of its matrices.
 std::vector<ColumnOperation> column_operations(const std::vector<Operation>& block, const TensorPlan& plan, int column);
@@ -27,6 +28,7 @@ struct TensorShape {
   int64_t hidden = 0, vocabulary = 0;
   std::vector<ColumnOperation> block = {};
   int64_t loss_chunk = 0;      // tokens whose logits are in memory at a time
+  int64_t norm_statistics = 1;  // numbers of each token that a norm over the stream keeps, and sums over columns
   int loss_statistics = 3;     // float64 numbers of each token that a column sends to the other columns
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients
 };

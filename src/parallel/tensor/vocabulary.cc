@@ -10,6 +10,7 @@
 #include "model/kernels/loss.h"
 #include "model/linear.h"
 #include "model/loss.h"
+#include "parallel/tensor/embedding_shard.h"
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/stationary.h"
 #include "parallel/tensor/weight_sum.h"
@@ -20,17 +21,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The tokens in this column's part of the vocabulary: their indices among all tokens, and their rows within the part.
-struct Found {
-  at::Tensor which, row;
-};
-Found found(const TensorMesh& mesh, const at::Tensor& tokens_BT, int64_t vocabulary) {
-  const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
-  const at::Tensor tokens = tokens_BT.flatten();
-  const at::Tensor which = tokens.ge(part.begin).logical_and_(tokens.lt(part.end)).nonzero().squeeze(1);
-  return {which, tokens.index_select(0, which).sub_(part.begin)};
-}
-
 // Throws the error of the lookup on one device. Otherwise a token outside the vocabulary, which no column has, would
 // give a row of zeros.
 void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
@@ -40,36 +30,24 @@ void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
 }
 
 struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& value,
-                            const TensorMesh* mesh, int64_t weight, int64_t vocabulary, int64_t width) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor&,
+                            const SliceMesh* mesh, int64_t weight, int64_t vocabulary) {
     check_tokens(tokens, vocabulary);
     context->save_for_backward({tokens});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
     context->saved_data["weight"] = weight;
-    context->saved_data["whole"] = std::vector<int64_t>{vocabulary, width};
-    const at::Tensor table = mesh->gather_rows(value.detach(), 1, width).wait();
-    const Found here = found(*mesh, tokens, vocabulary);
-    const at::Tensor summand = at::zeros({tokens.numel(), width}, value.options().requires_grad(false));
-    summand.index_copy_(0, here.which, table.index_select(0, here.row));
-    return mesh->sum(summand.view({tokens.size(0), tokens.size(1), width})).wait();
+    context->saved_data["vocabulary"] = vocabulary;
+    const auto& table = *reinterpret_cast<const Weight*>(weight);
+    const at::Tensor part = EmbeddingShard(tokens, mesh->column_rows(vocabulary)).look_up(*mesh, table);
+    return part.view(mesh->part_shape(tokens.size(0), tokens.size(1)));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outer) {
-    const auto* mesh = reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt());
-    const auto& weight = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
-    const auto whole = context->saved_data["whole"].toIntVector();
-    const Found here = found(*mesh, context->get_saved_variables()[0], whole[0]);
-    const at::Tensor all = mesh->gather(outer[0].contiguous(), whole[1]).wait().reshape({-1, whole[1]});
-    const at::Tensor mine = all.index_select(0, here.which).to(weight.gradient.scalar_type());
-    if (mesh->plan().rows == 1) {
-      if (weight.take_overwrite_flag()) weight.gradient.zero_();
-      weight.gradient.index_add_(0, here.row, mine);
-    } else {
-      const at::Tensor sum = at::zeros({weight.gradient.size(0), whole[1]}, weight.gradient.options());
-      add_to_gradient(weight, mesh->sum_rows(sum.index_add_(0, here.row, mine), 1).wait());
-    }
-    weight.written();
-    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto* mesh = reinterpret_cast<const SliceMesh*>(context->saved_data["mesh"].toInt());
+    const auto& table = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
+    const Range rows = mesh->column_rows(context->saved_data["vocabulary"].toInt());
+    EmbeddingShard(context->get_saved_variables()[0], rows).accumulate(*mesh, table, outer[0].contiguous());
+    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -188,9 +166,8 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
 
 }  // namespace
 
-at::Tensor tensor_embedding(const TensorMesh& mesh, const at::Tensor& tokens, const Weight& table,
-                            const TensorWeight& whole) {
-  return TensorEmbedding::apply(tokens, table.value, &mesh, reinterpret_cast<int64_t>(&table), whole.out, whole.in);
+at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens, const Weight& table, int64_t vocabulary) {
+  return TensorEmbedding::apply(tokens, table.value, &mesh, reinterpret_cast<int64_t>(&table), vocabulary);
 }
 
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x, const Weight& head,

@@ -45,26 +45,17 @@ void InputLayer::sweep() {
   }
 }
 
-void InputLayer::E(int microbatch, const at::Tensor& asked, bool with_gradient) {
+void InputLayer::E(int microbatch, const at::Tensor& tokens, bool with_gradient) {
   const at::NoGradGuard no_grad;
-  const at::Tensor tokens = asked.flatten();
-  check_tokens(tokens, plan_.slice.vocabulary);
+  check_tokens(tokens.flatten(), plan_.slice.vocabulary);
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
   Live& one = place->second;
-  const Range rows = plan_.slice.real();
   one.with_gradient = with_gradient;
-  one.which = tokens.ge(rows.begin).logical_and_(tokens.lt(rows.end)).nonzero().squeeze(1);
-  one.row = tokens.index_select(0, one.which).sub_(rows.begin);
-  at::Tensor table = plan_.mesh.whole(table_);
-  const int64_t all = tokens.numel(), width = table.size(1);
-  one.part_shape = plan_.mesh.alone() ? std::vector<int64_t>{all, width}
-                                      : plan_.mesh.part_shape(asked.size(0), asked.size(1));
-  const at::Tensor found = at::zeros({all, width}, table.options());
-  found.index_copy_(0, one.which, table.index_select(0, one.row));
-  table.reset();
-  one.sum = plan_.mesh.sum(found, asked.size(0));
+  one.shard.emplace(tokens, plan_.slice.real());
+  one.sum = one.shard->look_up(plan_.mesh, table_);
+  one.part_shape = plan_.mesh.alone() ? one.sum.sizes().vec() : plan_.mesh.part_shape(tokens.size(0), tokens.size(1));
   one.sum_arrives = sums_.reduce(one.sum, plan_.axes, plan_.root);
 }
 
@@ -88,9 +79,7 @@ void InputLayer::EB(int microbatch) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(one.gradient.defined() && !table_.defers(), microbatch);
   one.gradient_arrives.wait();
-  const at::Tensor all = plan_.mesh.gather(one.gradient), sum = plan_.mesh.begin_gradient(table_, all.size(0) > 0);
-  sum.index_add_(0, one.row, all.index_select(0, one.which).to(sum.scalar_type()));
-  plan_.mesh.finish_gradient(table_, sum);
+  one.shard->accumulate(plan_.mesh, table_, one.gradient);
   one.sum_arrives.wait();  // ended long before
   live_.erase(microbatch);
 }

@@ -1,6 +1,5 @@
-// The embedding over a vocabulary whose rows are sharded over pipeline ranks. Each rank looks up the tokens that are in
-// its rows; the sum on the first stage's rank is the embedding, bit for bit, because all summands but one are zeros.
-// Yeung et al. 2024, arXiv 2411.05288, section 4.
+// The embedding over a vocabulary whose rows are sharded over pipeline ranks: EmbeddingShard, and the sum on the first
+// stage's rank. Yeung et al. 2024, arXiv 2411.05288, section 4.
 //
 // With a tensor mesh for each pipeline rank (slice_mesh.h), the ranks of the mesh sum the lookups of its columns and
 // each sends its shard on. In backward they gather the gradient of all tokens that may read a row of theirs.
@@ -13,12 +12,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "comm/comm.h"
 #include "model/weights.h"
+#include "parallel/tensor/embedding_shard.h"
 #include "parallel/vocabulary/layers_plan.h"
-#include "parallel/vocabulary/slice_mesh.h"
 
 namespace orthant {
 
@@ -53,7 +53,7 @@ class InputLayer {
 
  private:
   struct Live {
-    at::Tensor which, row;  // indices of the tokens in this rank's rows, and their rows
+    std::optional<EmbeddingShard> shard;
     std::vector<int64_t> part_shape;
     at::Tensor sum, gradient;
     Work sum_arrives, gradient_arrives;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
+#include "model/loss.h"
 #include "parallel/vocabulary/channels.h"
 
 namespace orthant {
@@ -108,6 +109,18 @@ void OutputLayer::T(int microbatch) {
     one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root);
   }
   sweep();
+}
+
+at::Tensor OutputLayer::logits(int microbatch) {
+  const at::NoGradGuard no_grad;
+  Live& one = live(microbatch);
+  one.input_arrives.wait();
+  const at::Tensor rows = labeled_rows(plan_.mesh.gather(one.x), one.tokens.labels_N);
+  const at::Tensor own = at::matmul(rows, plan_.mesh.whole(head_).t());
+  const at::Tensor all = plan_.mesh.gather_logits(statistics_, own, plan_.axes, plan_.slice.vocabulary);
+  const double cap = one.loss.softcap;
+  live_.erase(microbatch);
+  return apply_softcap(all, cap);
 }
 
 void OutputLayer::wait_for_input_gradient(int microbatch) {

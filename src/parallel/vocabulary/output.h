@@ -57,6 +57,10 @@ class OutputLayer {
   void wait_for_softmax(int microbatch);
   void wait_for_input_gradient(int microbatch);
 
+  /// Instead of S: waits for x, and returns the capped logits [N,V] of the tokens that have a label. They are gathered
+  /// over the ranks that shard the vocabulary. The last call for the microbatch.
+  at::Tensor logits(int microbatch);
+
   /// At the root: waits for the gradient of x. It has one row a token: [N, C], or this rank's shard of it.
   at::Tensor take_input_gradient(int microbatch);
   /// Begins a step: clears the losses.

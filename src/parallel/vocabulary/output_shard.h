@@ -26,7 +26,7 @@
 
 #include "model/weights.h"
 #include "parallel/vocabulary/layers_plan.h"
-#include "parallel/vocabulary/slice_mesh.h"
+#include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
 

@@ -17,7 +17,7 @@ Timeline timed(const Schedule& schedule, std::array<double, 3> time = {1, 1, 1})
   return simulate(schedule, Durations::of(time[0], time[1], time[2]));
 }
 
-std::vector<int> peaks(const Schedule& schedule) { return timed(schedule).peak_live; }
+std::vector<int> peaks(const Schedule& schedule) { return timed(schedule).peak_in_flight; }
 
 // Published values for 4 ranks and 8 microbatches, where F, I and W of one stage take 1.
 TEST(Bubbles, OfFourRanksAndEightMicrobatches) {
@@ -60,8 +60,7 @@ TEST(Bubbles, OfInterleaved1F1BShrinkByTheStagesOfARank) {
           const Timeline t = timed(interleaved_1f1b(p, v, m), {f, b, w});
           EXPECT_EQ(makespan_bubble(t), (p - 1) * (f + b + w)) << p << " " << v << " " << m;  // f, b, w: of one stage
           for (int r = 0; r < p; ++r)
-            EXPECT_EQ(t.peak_live[static_cast<size_t>(r)],
-                      std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1));
+            EXPECT_EQ(t.peak_in_flight[static_cast<size_t>(r)], std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1));
         }
 }
 
@@ -73,9 +72,11 @@ TEST(Bubbles, OfVSchedules) {
       const Timeline zb = timed(zb_v(p, m)), half = timed(v_half(p, m)), min = timed(v_min(p, m));
       EXPECT_EQ(max_rank_bubble(zb), 0) << p << " " << m;
       const int of_half = 2 * (p / 2 + 1), of_min = 2 * ((p + 4) / 3);
-      EXPECT_EQ(*std::max_element(zb.peak_live.begin(), zb.peak_live.end()), 2 * p) << p << " " << m;
-      EXPECT_EQ(*std::max_element(half.peak_live.begin(), half.peak_live.end()), p == 1 ? 2 : of_half) << p << " " << m;
-      EXPECT_EQ(*std::max_element(min.peak_live.begin(), min.peak_live.end()), p == 1 ? 2 : of_min) << p << " " << m;
+      EXPECT_EQ(*std::max_element(zb.peak_in_flight.begin(), zb.peak_in_flight.end()), 2 * p) << p << " " << m;
+      EXPECT_EQ(*std::max_element(half.peak_in_flight.begin(), half.peak_in_flight.end()), p == 1 ? 2 : of_half)
+          << p << " " << m;
+      EXPECT_EQ(*std::max_element(min.peak_in_flight.begin(), min.peak_in_flight.end()), p == 1 ? 2 : of_min)
+          << p << " " << m;
       if (p < 3) continue;  // the closed forms below hold from 3 ranks on
       EXPECT_EQ(max_rank_bubble(half), 6 * p - 3 * of_half - 1) << p << " " << m;
       EXPECT_EQ(max_rank_bubble(half), p % 2 == 0 ? 3 * p - 7 : 3 * p - 4);
@@ -152,7 +153,7 @@ TEST(Durations, PlaceWeightPassesWithoutMoreMemory) {
           EXPECT_LE(fitted.makespan_s, plain.makespan_s * (1 + 1e-12)) << p << " " << m << " " << f << " " << half;
           better += fitted.makespan_s < plain.makespan_s * 0.99;
           const int most = half ? 2 * (p / 2 + 1) : 2 * ((p + 4) / 3);
-          for (const int peak : fitted.peak_live) EXPECT_LE(peak, most);
+          for (const int peak : fitted.peak_in_flight) EXPECT_LE(peak, most);
         }
       }
   EXPECT_GT(better, 10);

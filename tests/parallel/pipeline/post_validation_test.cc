@@ -1,5 +1,5 @@
-// Post-validation in schedules: the position of SETTLE, its validity in every schedule, and that no rank waits for the
-// gradient norm between steps. The control is the synchronous step.
+// Post-validation in schedules: the position of FINALIZE, its validity in every schedule, and that no rank waits for
+// the gradient norm between steps. The control is the synchronous step.
 #include "parallel/pipeline/post_validation_plan.h"
 
 #include <gtest/gtest.h>
@@ -32,20 +32,20 @@ Schedule repeated(const Schedule& schedule, int times) {
 using enum ActionKind;
 
 int forwards_before_settle(const std::vector<Action>& row) {
-  const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+  const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
   return static_cast<int>(std::count_if(row.begin(), settle, [](const Action& a) { return a.kind == F; }));
 }
 
-/// The synchronous step: SETTLE is the first Action of each row, so that all ranks wait for the norm.
+/// The synchronous step: FINALIZE is the first Action of each row, so that all ranks wait for the norm.
 Schedule synchronous(Schedule schedule) {
   for (auto& row : schedule.rows) {
-    const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+    const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
     std::rotate(row.begin(), settle, settle + 1);
   }
   return schedule;
 }
 
-// validate() and the machine of the tests, which carries out the rows, accept every schedule with SETTLE and STEP.
+// validate() and the machine of the tests, which carries out the rows, accept every schedule with FINALIZE and STEP.
 TEST(PostValidation, IsValidInEverySchedule) {
   for (const int p : {1, 2, 3, 4, 5, 8})
     for (const int m : {1, 2, 3, 5, 8, 16})
@@ -58,7 +58,7 @@ TEST(PostValidation, IsValidInEverySchedule) {
       }
 }
 
-// On rank r of p, SETTLE comes after p-1-r or p-r forwards: the full statistics can have arrived by then.
+// On rank r of p, FINALIZE comes after p-1-r or p-r forwards: the full statistics can have arrived by then.
 TEST(PostValidation, SettlesWhenStatisticsCanHaveArrived) {
   for (const int p : {2, 4, 8})
     for (const Schedule& plain : {zb_h2(p, 2 * p), zb_v(p, 2 * p), one_f_one_b(p, 2 * p)}) {
@@ -109,8 +109,8 @@ TEST(PostValidation, DelaysNoSchedule) {
     }
 }
 
-// A schedule is invalid if a step could not be undone: if an Action before SETTLE writes gradients, a send and its
-// receive lie on different sides of SETTLE, STEP is missing, or an Action follows STEP.
+// A schedule is invalid if a step could not be undone: if an Action before FINALIZE writes gradients, a send and its
+// receive lie on different sides of FINALIZE, STEP is missing, or an Action follows STEP.
 TEST(PostValidation, RefusesStepsThatCannotBeUndone) {
   const Schedule good = with_post_validation(add_messages(one_f_one_b(2, 2)));
   ASSERT_EQ(problems(good, 2), std::vector<std::string>{});
@@ -123,7 +123,7 @@ TEST(PostValidation, RefusesStepsThatCannotBeUndone) {
   const auto with_settle_at = [&](size_t rank, size_t index) {
     Schedule bad = good;
     auto& row = bad.rows[rank];
-    const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+    const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
     const Action action = *settle;
     row.erase(settle);
     row.insert(row.begin() + static_cast<std::ptrdiff_t>(index), action);

@@ -72,8 +72,8 @@ TEST(Table, ExtraWarmupForwardsRaiseThePeak) {
           EXPECT_EQ(problems(schedule, m), std::vector<std::string>{}) << each.name << " " << p << " " << m;
           EXPECT_EQ(problems(add_messages(schedule), m), std::vector<std::string>{}) << each.name << " " << p;
           if (m < 6 * p) continue;
-          const std::vector<int> held = simulate(schedule, equal).peak_live;
-          std::vector<int> expected = simulate(each.make({p, each.stages_per_rank, m, equal}), equal).peak_live;
+          const std::vector<int> held = simulate(schedule, equal).peak_in_flight;
+          std::vector<int> expected = simulate(each.make({p, each.stages_per_rank, m, equal}), equal).peak_in_flight;
           const int more = free ? 0 : pairs || each.name == "zb_v" ? (later + 1) / 2 * 2 : later;
           if (each.name == "v_min" || (each.name == "v_half" && p == 1)) {  // the increase differs by rank
             EXPECT_LE(*std::max_element(held.begin(), held.end()),

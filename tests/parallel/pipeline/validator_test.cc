@@ -45,7 +45,7 @@ TEST(Forwards, OfEveryScheduleTerminate) {
     for (auto& row : forwards.rows) {
       row = select_forwards(row);
       computed += static_cast<size_t>(std::ranges::count(row, ActionKind::F, &Action::kind));
-      EXPECT_EQ(std::ranges::count_if(row, [](const Action& a) { return live_change(a) < 0; }), 0) << sample.name;
+      EXPECT_EQ(std::ranges::count_if(row, [](const Action& a) { return in_flight_change(a) < 0; }), 0) << sample.name;
     }
     EXPECT_EQ(computed, forwards.stage_owner.size() * static_cast<size_t>(sample.microbatches)) << sample.name;
     EXPECT_TRUE(stops(forwards).empty()) << sample.name;

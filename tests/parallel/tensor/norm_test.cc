@@ -6,9 +6,8 @@
 
 #include <mutex>
 
-#include "model/primitives.h"
+#include "model/norms.h"
 #include "model/weights.h"
-#include "parallel/tensor/layer_norm.h"
 #include "parallel/tensor/layers.h"
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/reference_values.h"
@@ -17,6 +16,7 @@ namespace orthant::norm_test {
 namespace {
 
 constexpr double kEps = 1e-5;
+constexpr ParameterRole kBias = ParameterRole::norm_bias;
 
 at::Tensor columns_of(const TensorMesh& mesh, const at::Tensor& whole) {
   const Range mine = mesh.channels(whole.size(-1));
@@ -38,8 +38,9 @@ TEST(TensorNorm, KeepsItsDigitsFarFromZero) {
   on_mesh(tensor_mesh(1, 4, 1), [&](Comm& comm) {
     const TensorMesh mesh(comm, {.columns = 4});
     const at::Tensor x = columns_of(mesh, row.view({1, 1, 1024})).to(at::kFloat);
-    const at::Tensor one = at::ones({256}), zero = at::zeros({256});
-    const at::Tensor y = tensor_layer_norm(mesh, x, one, zero, kEps, 1024);
+    Weights weights({{.name = "gain", .shape = {256}}, {.name = "bias", .shape = {256}, .role = kBias}}, at::kFloat);
+    weights.initialize(1);  // ones and zeros
+    const at::Tensor y = tensor_add_norm(mesh, "layer_norm", x, {}, weights["gain"], kEps, 1024).first;
     const at::Tensor off = y.to(at::kDouble) - columns_of(mesh, want.view({1, 1, 1024}));
     EXPECT_LT(off.abs().max().item<double>(), 2 * 4096 * 0x1p-24 / std::sqrt(variance)) << "the input's own rounding";
   });
@@ -51,58 +52,46 @@ TEST(TensorNorm, KeepsItsDigitsFarFromZero) {
   EXPECT_GE(std::abs(naive - variance), 1 - kVariance - 0.5e-5) << "the nearest whole number is 1";
 }
 
-double off(const at::Tensor& have, const at::Tensor& want) {
-  const double error = (have - want).norm().item<double>() / want.norm().item<double>();
-  return std::isnan(error) ? INFINITY : error;
-}
-
+// The norms of the model, with a residual, equal the plain ones: outputs and gradients.
 TEST(TensorNorm, EqualsOneRanks) {
-  const at::Tensor x = reference_values({2, 5, 26}, 1), dy = reference_values({2, 5, 26}, 2);
-  const at::Tensor gain = reference_values({26}, 3), bias = reference_values({26}, 4);
-  const auto leaf = [](const at::Tensor& t) { return t.detach().clone().set_requires_grad(true); };
-  const at::Tensor whole_x = leaf(x), whole_gain = leaf(gain), whole_bias = leaf(bias);
-  const at::Tensor y = at::layer_norm(whole_x, {26}, whole_gain, whole_bias, kEps);
-  torch::autograd::backward({y}, {dy});
-  for (const int columns : {1, 2, 4, 5}) {
-    on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
-      const TensorMesh mesh(comm, {.columns = columns});
-      const at::Tensor own = leaf(columns_of(mesh, x)), g = leaf(columns_of(mesh, gain)),
-                       b = leaf(columns_of(mesh, bias));
-      const at::Tensor out = tensor_layer_norm(mesh, own, g, b, kEps, 26);
-      torch::autograd::backward({out}, {columns_of(mesh, dy)});
-      EXPECT_LT(off(out.detach(), columns_of(mesh, y.detach())), 1e-12) << columns;
-      EXPECT_LT(off(own.grad(), columns_of(mesh, whole_x.grad())), 1e-12) << columns;
-      EXPECT_LT(off(g.grad(), columns_of(mesh, whole_gain.grad())), 1e-12) << columns;
-      EXPECT_LT(off(b.grad(), columns_of(mesh, whole_bias.grad())), 1e-12) << columns;
-    });
-  }
-}
-
-// The RMS norm of the model, with a residual, equals the plain one: outputs and gradients.
-TEST(TensorNorm, RmsNormEqualsOneRanks) {
   const at::Tensor x = reference_values({2, 5, 26}, 1), residual = reference_values({2, 5, 26}, 5);
   const at::Tensor dy = reference_values({2, 5, 26}, 2), ds = reference_values({2, 5, 26}, 6);
   const auto run = [&](const std::function<at::Tensor(const at::Tensor&)>& part, int64_t width, const auto& norm) {
-    Weights weights({{.name = "gain", .shape = {width}}}, at::kDouble);
-    weights.values().narrow(0, 0, width).copy_(part(reference_values({26}, 3)));
+    Weights weights({{.name = "gain", .shape = {width}}, {.name = "bias", .shape = {width}, .role = kBias}},
+                    at::kDouble);
+    weights.master(0).copy_(part(reference_values({26}, 3)));
+    weights.master(1).copy_(part(reference_values({26}, 4)));
+    weights.begin_gradients();
     const at::Tensor own = part(x).set_requires_grad(true), other = part(residual).set_requires_grad(true);
     const auto [y, s] = norm(own, other, weights["gain"]);
     torch::autograd::backward({y, s}, {part(dy), part(ds)});
-    return std::vector<at::Tensor>{y.detach(), s.detach(), own.grad(), other.grad(), weights.gradient(0).clone()};
+    weights.finish_gradients();
+    return std::vector<at::Tensor>{y.detach(),    s.detach(),          own.grad(),
+                                   other.grad(), weights.gradient(0).clone(), weights.gradient(1).clone()};
   };
   const auto all = [](const at::Tensor& t) { return t.clone(); };
-  const auto want = run(all, 26, [](const auto& a, const auto& b, const Weight& gain) {
-    return plain_primitives().add_norm(a, b, gain, kEps);
-  });
-  for (const int columns : {1, 2, 4, 5}) {
-    on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
-      const TensorMesh mesh(comm, {.columns = columns});
-      const auto part = [&](const at::Tensor& t) { return columns_of(mesh, t); };
-      const auto have = run(part, mesh.channels(26).size(), [&](const auto& a, const auto& b, const Weight& gain) {
-        return tensor_add_norm(mesh, a, b, gain, kEps, 26);
-      });
-      for (size_t i = 0; i < have.size(); ++i) EXPECT_LT(off(have[i], part(want[i])), 1e-12) << columns << " " << i;
+  for (const std::string function : {"rms_norm", "layer_norm"}) {
+    const auto want = run(all, 26, [&](const auto& a, const auto& b, const Weight& gain) {
+      return plain_add_norm(function, a, b, gain, kEps);
     });
+    const auto fused = run(all, 26, [&](const auto& a, const auto& b, const Weight& gain) {
+      return fused_add_norm(function, a, b, gain, kEps);
+    });
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LE((fused[i] - want[i]).norm().item<double>(), 1e-12) << i;
+    for (const int columns : {1, 2, 4, 5}) {
+      on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
+        const TensorMesh mesh(comm, {.columns = columns});
+        const auto part = [&](const at::Tensor& t) { return columns_of(mesh, t); };
+        const auto have = run(part, mesh.channels(26).size(), [&](const auto& a, const auto& b, const Weight& gain) {
+          return tensor_add_norm(mesh, function, a, b, gain, kEps, 26);
+        });
+        for (size_t i = 0; i < have.size(); ++i) {
+          const at::Tensor share = part(want[i]);
+          EXPECT_LE((have[i] - share).norm().item<double>(), 1e-12 * (1 + share.norm().item<double>()))
+              << function << ", " << columns << " columns, " << i;
+        }
+      });
+    }
   }
 }
 

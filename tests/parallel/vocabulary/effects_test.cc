@@ -29,14 +29,16 @@ Durations equal(double barrier_s = 0, double output_s = 1) {
   return out;
 }
 
-int most(const Timeline& timeline) { return *std::max_element(timeline.peak_live.begin(), timeline.peak_live.end()); }
+int most(const Timeline& timeline) {
+  return *std::max_element(timeline.peak_in_flight.begin(), timeline.peak_in_flight.end());
+}
 
 // k barriers raise each rank's peak by k microbatches, which are 2k live pairs in schedules with two stages per rank.
 // GPipe holds all microbatches anyway.
 TEST(Peaks, OfEightRanksAndThirtyTwoMicrobatches) {
   for (const VocabularyAlgorithm& each : vocabulary_algorithms()) {
     const int k = each.barriers;
-    const auto peaks = [&](const char* name) { return timed(name, each, 8, 32, equal()).peak_live; };
+    const auto peaks = [&](const char* name) { return timed(name, each, 8, 32, equal()).peak_in_flight; };
     std::vector<int> falling, falling_twice;
     for (int rank = 0; rank < 8; ++rank) {
       falling.push_back(8 - rank + k);
@@ -106,7 +108,8 @@ TEST(Bubbles, OfZeroBubbleSchedulesGrowByOneBarrier) {
     for (const int m : {2 * p, 4 * p + 1}) {
       const Timeline v = timed("zb_v", algorithm_2, p, m, equal());
       EXPECT_EQ(max_rank_bubble(v), 0) << p << " " << m;
-      EXPECT_EQ(v.peak_live, std::vector<int>(static_cast<size_t>(p), std::min(2 * p + 2, 2 * m))) << p << " " << m;
+      EXPECT_EQ(v.peak_in_flight, std::vector<int>(static_cast<size_t>(p), std::min(2 * p + 2, 2 * m)))
+          << p << " " << m;
     }
 }
 
@@ -124,7 +127,7 @@ TEST(Bubbles, OfVHalfAndVMinShrink) {
   const Timeline four = timed("v_half", algorithm_1, 4, 8, equal());
   EXPECT_EQ(four.makespan_s, 59);
   EXPECT_EQ(max_rank_bubble(four), 2);
-  EXPECT_EQ(four.peak_live, std::vector<int>(4, 10));
+  EXPECT_EQ(four.peak_in_flight, std::vector<int>(4, 10));
 }
 
 // In interleaved 1F1B with algorithm 2, one extra forward of one stage is enough if a barrier takes at most one
@@ -184,7 +187,7 @@ TEST(Interlaced, HoldsOneAndAHalfTimes1F1B) {
     for (const int m : {3 * p, 5 * p}) {
       std::vector<int> peaks;
       for (int rank = 0; rank < p; ++rank) peaks.push_back(3 * p / 2 - rank);
-      EXPECT_EQ(simulate(interlaced(p, m), equal()).peak_live, peaks) << p << " " << m;
+      EXPECT_EQ(simulate(interlaced(p, m), equal()).peak_in_flight, peaks) << p << " " << m;
     }
   // If barriers take no time, the steady state has no bubble: 48 more microbatches take 48 x 3.
   const auto makespan = [](int m) {
@@ -207,7 +210,8 @@ TEST(ClosedForm, HasItsPeaksAndBubble) {
     const Timeline t = simulate(schedule, durations);
     EXPECT_LE(makespan_bubble(t), (p - 1) * (f + bb) + algorithm.barriers * f + 1e-9) << p << " " << m;
     for (int rank = 0; rank < p; ++rank)
-      EXPECT_EQ(t.peak_live[static_cast<size_t>(rank)], std::min(m, p - rank + algorithm.barriers)) << p << " " << m;
+      EXPECT_EQ(t.peak_in_flight[static_cast<size_t>(rank)], std::min(m, p - rank + algorithm.barriers))
+          << p << " " << m;
   }
 }
 

@@ -66,8 +66,8 @@ TEST(PublishedOrders, VocabularyParallel1F1B) {
   EXPECT_EQ(of_two.makespan_s, 84);
   EXPECT_EQ(of_one.makespan_s, 81);
   EXPECT_EQ(of_two.busy_s, std::vector<double>(4, 64));
-  EXPECT_EQ(of_two.peak_live, (std::vector<int>{6, 5, 4, 3}));
-  EXPECT_EQ(of_one.peak_live, (std::vector<int>{5, 4, 3, 2}));
+  EXPECT_EQ(of_two.peak_in_flight, (std::vector<int>{6, 5, 4, 3}));
+  EXPECT_EQ(of_one.peak_in_flight, (std::vector<int>{5, 4, 3, 2}));
 }
 
 TEST(PublishedOrders, VHalfWithTwoBarriers) {

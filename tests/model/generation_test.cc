@@ -1,8 +1,10 @@
-// Decoding with a cache of keys and values equals one forward of the full sequence at every position. Sampling draws
+// Generation with a cache of keys and values equals one forward of the full sequence at every position. Sampling draws
 // tokens with the probabilities of the logits, and depends on the seed and the index only.
-#include "model/decoder.h"
+#include "model/generation.h"
 
 #include "base/errors.h"
+#include "model/attention_cache.h"
+#include "model/transformer.h"
 #include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
@@ -11,7 +13,7 @@
 
 #include <numeric>
 
-namespace orthant::decoder_test {
+namespace orthant::generation_test {
 namespace {
 
 struct Model {
@@ -23,6 +25,21 @@ struct Model {
   Architecture architecture;
   Weights weights;
   Transformer transformer;
+};
+
+// One text of a model.
+class Text {
+ public:
+  explicit Text(const Model& model)
+      : model_(model.architecture, model.weights, fused_primitives(std::make_shared<AttentionCore>(cached_attention())),
+               {}),
+        advance_(advance_text(model.architecture.max_position_embeddings,
+                              [this](const Microbatch& batch) { return model_.logits(batch); })) {}
+  at::Tensor advance(std::span<const int64_t> tokens) { return advance_(tokens); }
+
+ private:
+  const Transformer model_;
+  const Advance advance_;
 };
 
 std::vector<int64_t> some_tokens(int64_t count, int64_t vocab) {
@@ -40,15 +57,13 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   std::copy(tokens.begin(), tokens.end(), batch.tokens_BT.mutable_data_ptr<int64_t>());
   batch.positions_BT = at::arange(T).unsqueeze(0);
   batch.sequence_length = T;
+  batch.labels_BT = at::zeros({1, T}, at::kLong);
   batch.samples_B = at::zeros({1}, at::kLong);
-  at::Tensor x = model.transformer.embed(batch);
-  const auto layers = static_cast<int>(model.architecture.num_hidden_layers);
-  for (int layer = 0; layer < layers; ++layer) x = model.transformer.block(layer, x, batch);
-  return model.transformer.logits(x)[0];
+  return model.transformer.logits(batch);
 }
 
 // Tokens decoded one by one, or in pieces of uneven lengths, give the logits of the full forward within 1e-12.
-TEST(Decoder, EveryPrefixEqualsTheFullForward) {
+TEST(CachedAttention, EveryPrefixEqualsTheFullForward) {
   for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
                                     TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true}}) {
     Architecture a = tiny_architecture(options);
@@ -56,12 +71,12 @@ TEST(Decoder, EveryPrefixEqualsTheFullForward) {
     const Model model(a);
     const auto tokens = some_tokens(150, a.vocab_size);
     const at::Tensor expected = all_logits(model, tokens);
-    Decoder token_by_token(model.transformer);
+    Text token_by_token(model);
     for (size_t t = 0; t < tokens.size(); ++t) {
       const at::Tensor logits = token_by_token.advance(std::span(tokens).subspan(t, 1));
       ASSERT_LT(relative_error(logits, expected[static_cast<int64_t>(t)]), 1e-12) << "position " << t;
     }
-    Decoder in_pieces(model.transformer);
+    Text in_pieces(model);
     size_t done = 0;
     for (const size_t piece : {5, 1, 70, 1, 1, 72}) {
       const at::Tensor logits = in_pieces.advance(std::span(tokens).subspan(done, piece));
@@ -72,12 +87,12 @@ TEST(Decoder, EveryPrefixEqualsTheFullForward) {
   }
 }
 
-TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
+TEST(CachedAttention, FloatAndBfloat16GiveFloatLogits) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Model model(tiny_architecture(), dtype);
     const auto tokens = some_tokens(9, model.architecture.vocab_size);
-    Decoder decoder(model.transformer);
-    const at::Tensor logits = decoder.advance(tokens);
+    Text text(model);
+    const at::Tensor logits = text.advance(tokens);
     EXPECT_EQ(logits.scalar_type(), at::kFloat);
     // Both paths round after each of about 11 operators in each of the two blocks, and after 3 more: 25 roundings.
     const double bound = 2 * 25 * (dtype == at::kFloat ? 0x1p-24 : 0x1p-8);
@@ -86,9 +101,9 @@ TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
 }
 
 // The negative control: the same last tokens after different first tokens give different logits.
-TEST(Decoder, LogitsDependOnEarlierTokens) {
+TEST(CachedAttention, LogitsDependOnEarlierTokens) {
   const Model model(tiny_architecture());
-  Decoder a(model.transformer), b(model.transformer);
+  Text a(model), b(model);
   a.advance(std::vector<int64_t>{1, 2});
   b.advance(std::vector<int64_t>{3, 2});
   EXPECT_GT(relative_error(a.advance(std::vector<int64_t>{4}), b.advance(std::vector<int64_t>{4})), 1e-6);
@@ -171,8 +186,8 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());
   const std::vector<int64_t> prompt = {1, 2, 3};
   const auto made = [&](std::span<const int64_t> from, int64_t most, const Sampling& sampling, int64_t end) {
-    Decoder decoder(model.transformer);
-    const auto advance = [&](std::span<const int64_t> tokens) { return decoder.advance(tokens); };
+    Text text(model);
+    const auto advance = [&](std::span<const int64_t> tokens) { return text.advance(tokens); };
     return generate_tokens(advance, model.architecture.max_position_embeddings, from, most, sampling, end);
   };
   auto text = [&](uint64_t seed, int64_t end = -1) {
@@ -196,4 +211,4 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
 }
 
 }  // namespace
-}  // namespace orthant::decoder_test
+}  // namespace orthant::generation_test

@@ -1,4 +1,4 @@
-#include "parallel/vocabulary/slice_mesh.h"
+#include "parallel/tensor/slice_mesh.h"
 
 #include <ATen/ATen.h>
 
@@ -43,8 +43,13 @@ at::Tensor SliceMesh::gather_columns(const at::Tensor& own) const {
   return all;
 }
 
-void SliceMesh::broadcast_first_row(const at::Tensor& numbers) const {
-  if (rows()) mesh_->comm().broadcast(numbers, {kRow}).wait();
+at::Tensor SliceMesh::gather_logits(Comm& comm, const at::Tensor& own, Axes axes, int64_t vocabulary) const {
+  if (columns() > 1) axes.emplace_back(kColumn);
+  Layout sharded = unsharded_layout(2);
+  sharded.split[1] = std::move(axes);
+  const at::Tensor all = redistribute(comm, own, sharded, unsharded_layout(2), {own.size(0), vocabulary});
+  if (rows()) comm.broadcast(all, kOverRows).wait();
+  return all;
 }
 
 at::Tensor SliceMesh::whole(const Weight& weight) const {

@@ -1,7 +1,7 @@
-// SliceMesh: the redistributions of a tensor mesh whose ranks together hold one pipeline rank's slice of the
-// vocabulary. Columns shard the slice's rows, rows shard the width of the weights, and both treat the stream as
-// everywhere in the model (parallel/tensor/mesh.h). Its messages stay within the pipeline rank. Between pipeline ranks
-// each rank of the mesh exchanges only its own shard, with its counterpart of the same mesh coordinates.
+// SliceMesh: the redistributions of a tensor mesh whose ranks together hold the vocabulary, or one pipeline rank's
+// slice of it. Columns shard the rows of the tables, rows shard their width, and both treat the stream as everywhere in
+// the model (mesh.h). Its messages stay within the pipeline rank. Between pipeline ranks each rank of the mesh
+// exchanges only its own shard, with its counterpart of the same mesh coordinates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +24,8 @@ class SliceMesh {
 
   bool alone() const { return !mesh_; }
   int columns() const { return mesh_ ? mesh_->plan().columns : 1; }
+  /// This column's rows of a vocabulary that columns shard.
+  Range column_rows(int64_t vocabulary) const { return shard(vocabulary, columns(), mesh_ ? mesh_->column() : 0); }
   /// Shape of this rank's shard of the stream: [B, T, C_j], [B, T_j, C], or [B, T, C].
   std::vector<int64_t> part_shape(int64_t sequences, int64_t tokens) const;
   /// gather: the full stream [N, C] from shards [B, T', C'], an all-gather over columns. sum: this rank's shard of the
@@ -35,8 +37,9 @@ class SliceMesh {
   /// The tensors of all columns, stacked: [columns, ...], an all-gather.
   at::Tensor gather_columns(const at::Tensor& own) const;
 
-  /// Broadcasts row 0's numbers to all rows, which may have rounded differently.
-  void broadcast_first_row(const at::Tensor& numbers) const;
+  /// Logits [N,V] from this column's [N,V_j], where the vocabulary is sharded over `outer` axes first and over columns
+  /// second: an all-gather. Row 0 then broadcasts them, because rows may have rounded differently.
+  at::Tensor gather_logits(Comm& comm, const at::Tensor& own_NV, Axes outer, int64_t vocabulary) const;
 
   /// This column's rows of the weight in full width: an all-gather over rows.
   at::Tensor whole(const Weight& weight) const;

@@ -1,0 +1,30 @@
+// EmbeddingShard: one rank's part of an embedding whose table is sharded by rows of the vocabulary. Each rank looks up
+// the tokens that are in its rows, and has zeros for all others. So the sum over ranks is the embedding, bit for bit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "mesh/mesh.h"
+#include "model/weights.h"
+#include "parallel/tensor/slice_mesh.h"
+
+namespace orthant {
+
+class EmbeddingShard {
+ public:
+  /// tokens: int64 [B,T], or [N] if a single rank has the rows. `rows`: rows of the table that this rank has.
+  EmbeddingShard(const at::Tensor& tokens, const Range& rows);
+
+  /// This rank's shard of the sum over the mesh's columns, with one row a token.
+  at::Tensor look_up(const SliceMesh& mesh, const Weight& table) const;
+  /// Adds to the table's gradient, given this rank's shard of the gradient of that sum.
+  void accumulate(const SliceMesh& mesh, const Weight& table, const at::Tensor& gradient) const;
+
+ private:
+  int64_t tokens_, sequences_;
+  at::Tensor which_, row_;  // indices of the tokens in this rank's rows, and their rows
+};
+
+}  // namespace orthant
