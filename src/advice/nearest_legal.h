@@ -17,7 +17,7 @@ struct Setting {
 /// Settings that, applied together, make a refused configuration legal.
 using Remedy = std::vector<Setting>;
 
-/// Returns at most three remedies that `check` accepts, nearest first; empty if none is found. Each begins with a key of
+/// Returns at most three remedies that `check` accepts, nearest first, or none. Each begins with a key of
 /// the refusal. If a new value breaks a further law, the remedy also sets a key of that law. `check` must throw Refusal
 /// or another ConfigError for an illegal configuration. It is called at most a few thousand times.
 std::vector<Remedy> nearest_legal(const Config& config, const Refusal& refusal,

@@ -201,12 +201,12 @@ std::string explain_tensor_choices(const Plan& plan) {
   if (choices.empty()) return "";
   const TensorChoice* const best = cheapest(choices, plan.config);
   std::vector<std::vector<std::string>> rows = {
-      {"mesh", "layer: words received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
+      {"mesh", "layer: elements received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
   for (const TensorChoice& choice : choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back("sends least");
-    if (!choice.refusal.empty()) remarks.push_back("cannot be: " + choice.refusal);
+    if (!choice.refusal.empty()) remarks.push_back("refused: " + choice.refusal);
     const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
     rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
@@ -215,12 +215,12 @@ std::string explain_tensor_choices(const Plan& plan) {
                     join(remarks, "; ")});
   }
   std::string out = text_table(rows);
-  out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
+  out += fmt::format("  lower bound forward for meshes without depth: {} elements (Al Daas et al. 2022)\n",
                      words_text(received_elements_bound(plan)));
   const auto own = std::find_if(choices.begin(), choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != choices.end()) {
-    out += fmt::format("  {} sends {:.2f} of the plan's bytes\n", best->name,
+    out += fmt::format("  {} sends {:.2f} times the bytes of the plan\n", best->name,
                        static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
   }
   return out;

@@ -23,7 +23,7 @@ void check_batch(const Config& config) {
   const double tokens = static_cast<double>(training.global_batch_size) * static_cast<double>(training.seq_len);
   const double share = config.model.masked_share;
   if (config.model.objective == "masked" && share * tokens < 1) {
-    // Of the share that masks one token, 1.1 times is printed with two digits and still suffices.
+    // The offered share is 1.1 times the share that masks one token, so that two digits of it suffice.
     const double least = std::stod(fmt::format("{:.1e}", std::min(1.0, 1.1 / tokens)));
     refuse(config, "model.masked_share", fmt::format("must mask at least one of the {:.0f} tokens of a step", tokens),
            {"training.global_batch_size"}, {least, std::ceil(1 / share / static_cast<double>(training.seq_len))});

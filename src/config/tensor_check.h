@@ -23,7 +23,7 @@ void check_tensor_kind(const Config& config);
 std::optional<Refusal> tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
                                      int64_t data);
 
-/// Throws tensor_misfit(), if any, with the key of the mesh.
+/// Throws the refusal of tensor_misfit() with the key of the mesh, unless the mesh is legal.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
 }  // namespace orthant

@@ -277,7 +277,7 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   const Plan small = plan_of(4, "none", {"model.vocab_size=300", "model.num_hidden_layers=16"});
   EXPECT_NE(recommended(vocabulary_choices(small)).name, "naive");
   const std::string text = explain(plan);
-  EXPECT_TRUE(says(text, {"the vocabulary's layers over as many pipeline ranks", "as planned", "recommended",
+  EXPECT_TRUE(says(text, {"placements of the vocabulary layers on 4 pipeline ranks", "as planned", "recommended",
                           "1/4 of embedding and head", "output layer, cut over the pipeline"}));
   const auto json = nlohmann::json::parse(plan_json(plan));
   EXPECT_EQ(json["vocabulary_choices"].size(), 6u);
