@@ -216,7 +216,7 @@ class Launchers(ProcessTest):
             self.assertNotIn("store", result.err)
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)
-        self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) is more than the 3 ranks", messages[0])
+        self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) must be at most the 3 ranks of the run", messages[0])
 
     def test_incomplete_variables_of_torchrun(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
