@@ -31,7 +31,7 @@ enum class OperationKind { norm, linear, attention, local };
 /// One operation of a block. Sizes are elements of one token, unsharded.
 struct Operation {
   OperationKind kind;
-  std::string function = {};  // of a norm or local operation: its name in norms.h or local_operations.h
+  std::string function = {};  // of a norm or local operation: its name in norms.cc or local_operations.cc
   std::string weight = {};    // name of its weight within the block: of one parameter, or fused of several
   int64_t in = 0, out = 0;
   bool to_stream = false;  // the output is added to the residual stream; otherwise the next operation reads it
