@@ -1,42 +1,42 @@
-// Chooses the tensor mesh if the run file leaves it open, and completes refusals.
+// Searches for the nearest legal settings if a run is refused.
 #include "advice/advised_plan.h"
 
 #include "advice/memory_limit.h"
+#include "advice/nearest_legal.h"
 #include "advice/tensor_choices.h"
-#include "config/refusal.h"
-#include "plan/plan_limits.h"
 
 namespace orthant {
 namespace {
 
-// Plans the run. With tensor_parallel_kind = "auto", it selects the tensor mesh first.
-Plan plan_of_choice(const Config& config, const RunFacts& facts) {
-  if (config.parallelism.tensor_parallel_kind != "auto") return make_plan(config, facts);
-  require_countable(config, make_architecture(config, facts.vocab_size), facts.ranks);
-  const int tensor_ranks = make_mesh(config, facts.ranks).axis_size(kColumn);
-  return make_plan(with_cheapest_tensor_plan(config, tensor_ranks, facts), facts);
-}
-
-// Like plan_of_choice(), but completes the ways out of a refusal.
-Plan plan_or_refuse(const Config& config, const RunFacts& facts) {
-  try {
-    return plan_of_choice(config, facts);
-  } catch (const Refusal& refusal) {
-    throw completed(refusal, config, [&](const Config& other) {
-      RunFacts of_other = facts;
-      if (other.run.ranks != config.run.ranks) of_other.ranks = static_cast<int>(other.run.ranks);
-      check_laws(other, {.cuda = true, .nccl = true, .no_ucx = {}});
-      plan_of_choice(other, of_other);
-    });
-  }
+// Returns the error of a refused run, with settings that fulfil all laws.
+ConfigError advised(const Refusal& refusal, const Config& config, const BuildFeatures& features, RunFacts facts) {
+  return with_remedies(refusal, nearest_legal(config, refusal, [&](const Config& other) {
+    check_config(other, features);
+    facts.ranks = static_cast<int>(other.run.ranks);
+    check_legal_plan(other, facts);
+  }));
 }
 
 }  // namespace
 
+void check_with_advice(const Config& config, const BuildFeatures& features) {
+  try {
+    check_config(config, features);
+  } catch (const Refusal& refusal) {
+    throw advised(refusal, config, features, {});  // the tokenizer's vocabulary is not known yet
+  }
+}
+
 Plan advised_plan(const Config& config, const RunFacts& facts) {
-  Plan plan = plan_or_refuse(config, facts);
-  require_fitting(plan);
-  return plan;
+  try {
+    Plan plan = make_plan(with_chosen_tensor_plan(config, facts), facts);
+    require_fitting(plan);
+    return plan;
+  } catch (const Refusal& refusal) {
+    Config on_ranks = config;
+    on_ranks.run.ranks = facts.ranks;
+    throw advised(refusal, on_ranks, {.cuda = true, .nccl = true, .no_ucx = {}}, facts);
+  }
 }
 
 }  // namespace orthant

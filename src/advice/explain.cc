@@ -72,14 +72,15 @@ std::string explain_communication(const Plan& plan) {
 std::string explain_attention(const Plan& plan) {
   const auto& a = plan.architecture;
   if (a.linformer_length > 0) {
-    return fmt::format("masked: each token sees {} learned summaries of its sequence", a.linformer_length);
+    return fmt::format("masked: each token attends to {} learned summaries of its sequence", a.linformer_length);
   }
-  std::string text = a.causal() ? "causal: each token sees those up to its own" : "masked: each token sees both sides";
+  std::string text = a.causal() ? "causal: each token attends to itself and earlier tokens"
+                                : "masked: each token attends to earlier and later tokens";
   if (a.sliding_window > 0) {
-    text += a.causal() ? fmt::format(", the last {} of them", a.sliding_window)
-                     : fmt::format(", {} to either", a.sliding_window - 1);
+    text += a.causal() ? fmt::format(", at most {} in all", a.sliding_window)
+                       : fmt::format(", at most {} on each side", a.sliding_window - 1);
   }
-  return text + (plan.config.data.mask_documents ? ", inside its document" : "");
+  return text + (plan.config.data.mask_documents ? ", of its document" : "");
 }
 
 // Explains the letters of the vocabulary passes, in the order of the plan's algorithm; empty if it has none.
@@ -87,8 +88,8 @@ std::string vocabulary_passes(const Plan& plan) {
   const VocabularyAlgorithm* algorithm = algorithm_of(plan);
   if (algorithm == nullptr) return "";
   std::string text =
-      ";\n  of each rank's rows of the vocabulary: E and EB embeddings and their gradient, S logits and ";
-  if (algorithm->early()) return text + "the gradient of\n  what they are made of, TW that of the head's weights";
+      ";\n  for a rank's vocabulary rows, E and EB are the embeddings and their gradient, S logits and ";
+  if (algorithm->early()) return text + "the gradient of\n  their input, TW the gradient of the head's weights";
   if (algorithm->rounds() == 2) text += "maxima,\n  Z exponentials, ";
   return text + (algorithm->rounds() == 2 ? "" : "exponentials,\n  ") + "T the head's gradients";
 }
@@ -116,7 +117,7 @@ std::string explain_split(const Plan& plan) {
     text += fmt::format("split    {}: {}, the first {}\n", layout,
                         counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
   }
-  if (!text.empty()) text += "         a part a dimension: S(axis) cut over that axis, - not cut\n";
+  if (!text.empty()) text += "         one entry per dimension: S(axis) sharded over that axis, - not sharded\n";
   return text;
 }
 
@@ -183,35 +184,37 @@ std::string explain(const Plan& plan) {
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
                      !split.empty()            ? ""
-                     : plan.stages.size() > 1 ? "; every rank holds its stages' parameters whole"
-                                              : "; every rank holds every parameter whole",
+                     : plan.stages.size() > 1 ? "; every rank holds all parameters of its stages"
+                                              : "; every rank holds all parameters",
                      split);
-  out += "\nwho reads what, a step\n" + explain_shares(plan);
+  out += "\ndata shards of a step\n" + explain_shares(plan);
   if (plan.schedule.rows.size() == 1) {
     out +=
-        "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
+        "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
         explain_rows(plan.schedule.rows[0]);
   } else {
     out += fmt::format(
-        "\nwho does what, when, were all passes equally long: {}\n"
-        "  stage, pass (F forward, B backward; I the half for its input, W for its weights{}), microbatch\n{}",
+        "\nschedule {}, drawn with passes of equal length\n"
+        "  stage, pass (F forward, B backward; I computes the gradient of its input, W that of its weights{}), microbatch\n{}",
         schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   }
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
-    out += "\nevery schedule of as many pipeline ranks: how long they idle; what one holds and sends\n" + choices;
+    out += fmt::format("\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
+                       plan.schedule.rows.size(), choices);
   }
   if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
-    out += "\nthe vocabulary's layers over as many pipeline ranks: parallelism.vocabulary_parallel\n" + choices;
+    out += fmt::format("\nplacements of the vocabulary layers on {} pipeline ranks: parallelism.vocabulary_parallel\n{}",
+                       plan.schedule.rows.size(), choices);
   }
-  out += "\ncommunication, a step\n" + explain_communication(plan);
+  out += "\ncommunication per step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
-    out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" +
-           choices;
+    out += fmt::format("\nlayouts of one layer on {}: bytes that a rank sends per step, holds, and keeps of a microbatch\n{}",
+                       counted(plan.mesh.size(), "rank"), choices);
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
-    out += "\nevery tensor mesh of as many ranks, of a rank and a step\n" + choices;
+    out += fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
   }
-  out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
+  out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" +
          explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};

@@ -164,7 +164,7 @@ std::string planned_by(const Layer& layer, const std::string& key, bool cut_sequ
     require_countable(other, layer.a, layer.ranks);
     make_plan(other, layer.plan.facts);
   } catch (const ConfigError& error) {
-    return std::string("cannot be: ") + error.what();
+    return std::string("refused: ") + error.what();
   }
   return fmt::format("parallelism.{} = {} plans it{}", key, layer.ranks,
                      cut_sequence ? "" : ", with tensor_parallel_sequence = false");

@@ -14,11 +14,13 @@
 
 namespace orthant {
 
-std::string gib_text(int64_t bytes) {
+std::string gib_number(int64_t bytes) {
   const double gib = static_cast<double>(bytes) / 0x1p30;
   const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
-  return fmt::format("{:.3g} GiB", std::ceil(gib / digit) * digit);
+  return fmt::format("{:.3g}", std::ceil(gib / digit) * digit);
 }
+
+std::string gib_text(int64_t bytes) { return gib_number(bytes) + " GiB"; }
 
 bool fits_a_rank(const Config& config, int64_t bytes) {
   const double gib = config.run.memory_gib_per_rank;
@@ -47,12 +49,12 @@ void require_fitting(const Plan& plan) {
                                     gib_text(other.memory_bytes)));
     }
   }
-  const std::string ways = fitting.empty() ? "no single change that was compared would fit: use more ranks, shorter "
-                                             "sequences or a smaller model"
-                                           : "what would fit: " + join(fitting, ", ");
-  throw ConfigError(fmt::format("{} is less than the tensors of rank {} take; raise it to {} or more; {}",
-                                plan.config.locate("run.memory_gib_per_rank"), largest - plan.memory.begin(),
-                                gib_text(largest->total()), ways));
+  const std::string ways =
+      fitting.empty() ? "no single change that was compared fits: use more ranks, shorter sequences or a smaller model"
+                      : "changes that fit: " + join(fitting, ", ");
+  throw ConfigError(fmt::format("{} must be at least {}, the bytes of the tensors of rank {}; set it to {} or more; {}",
+                                plan.config.locate("run.memory_gib_per_rank"), gib_text(largest->total()),
+                                largest - plan.memory.begin(), gib_number(largest->total()), ways));
 }
 
 }  // namespace orthant

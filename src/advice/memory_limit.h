@@ -11,8 +11,10 @@ namespace orthant {
 /// True if `bytes` are within run.memory_gib_per_rank, where 0 is no limit.
 bool fits_a_rank(const Config& config, int64_t bytes);
 
-/// Returns "0.0235 GiB", rounded up to three digits; the unit is that of run.memory_gib_per_rank.
+/// Returns "0.0235 GiB", rounded up to three digits.
 std::string gib_text(int64_t bytes);
+/// Returns the same without the unit, as run.memory_gib_per_rank takes it.
+std::string gib_number(int64_t bytes);
 
 /// Throws ConfigError if a rank of the plan needs more than run.memory_gib_per_rank. The message lists those of the
 /// compared alternatives that would fit.

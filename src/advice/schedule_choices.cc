@@ -158,25 +158,24 @@ std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
   out += fmt::format(
-      "  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes\n"
-      "  {} (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles\n"
-      "  {} at most\n",
+      "  with durations from FLOPs: bubble {:.1f} % of the step, step time {}; the busiest rank computes for {}\n"
+      "  (unit: a rank's mean forward of a microbatch); a rank idles for at most {} between its first and last pass\n",
       100 * timeline.bubble, times(timeline.makespan_s), times(timeline.makespan_s - makespan_bubble(timeline)),
       times(max_rank_bubble(timeline)));
-  return out + "\nstages, and what their passes cost\n" + explain_stages(plan) +
-         "\npipeline ranks; most live: microbatches of stages between their F and their B or W\n" + explain_ranks(plan);
+  return out + "\nstages and the costs of their passes\n" + explain_stages(plan) +
+         "\npipeline ranks; most live: microbatches between F and B or W\n" + explain_ranks(plan);
 }
 
 std::string explain_schedule_choices(const Plan& plan) {
   const std::vector<ScheduleChoice> choices = schedule_choices(plan);
   if (choices.empty()) return "";
   std::vector<std::vector<std::string>> rows = {
-      {"schedule", "bubble", "a step takes", "memory", "bytes sent", ""}};
+      {"schedule", "bubble", "step time", "memory", "bytes sent", ""}};
   for (const ScheduleChoice& choice : choices) {
     const bool can_be = choice.refusal.empty();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
-    if (!can_be) remarks.push_back("cannot be: " + choice.refusal);
+    if (!can_be) remarks.push_back("refused: " + choice.refusal);
     if (can_be) remarks.push_back(describe_schedule(choice.name));
     if (can_be && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "advice/memory_limit.h"
@@ -113,8 +114,8 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
-      const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
-      choice.refusal = misfit.empty() ? error.what() : misfit;
+      const auto misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
+      choice.refusal = misfit ? misfit->what() : error.what();
     }
   }
   return choices;
@@ -122,41 +123,39 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
 
 namespace {
 
-// Collects the ways out for the case that no tensor mesh of the ranks is legal. First come the ways out of the refused
-// meshes that change no tensor_parallel key, then smaller degrees.
-class AutoWays {
- public:
-  void add(const Refusal& refusal) {
-    if (problem_.empty()) problem_ = refusal.problem;
-    for (const Remedy& way : refusal.ways) {
-      const auto of_mesh = [](const Setting& one) { return one.key.starts_with("parallelism.tensor_parallel"); };
-      if (std::ranges::none_of(way, of_mesh) && std::ranges::find(ways_, way) == ways_.end()) ways_.push_back(way);
-    }
-  }
-  void add(const ConfigError& error) {
-    if (problem_.empty()) problem_ = error.what();
-  }
+constexpr const char* kDegree = "parallelism.tensor_parallel_degree";
 
-  Refusal refusal(const Config& config, int ranks) const {
-    constexpr const char* kKey = "parallelism.tensor_parallel_degree";
-    std::vector<Remedy> ways = ways_;
-    for (int fewer = ranks - 1; fewer > 1; --fewer)
-      if (ranks % fewer == 0) ways.push_back({{kKey, fmt::format("{}", fewer)}});
-    if (ways.empty()) ways.push_back({{kKey, "1"}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
-    return {kKey, fmt::format("{}: none of its meshes can be; the first, because {}", config.locate(kKey), problem_),
-            ways};
+// Returns the refusal of a degree for which no mesh is legal. `first` is the refusal of the first mesh.
+Refusal without_mesh(const Config& config, const Refusal& first) {
+  std::vector<std::string> keys = {kDegree, "parallelism.tensor_parallel_kind"};
+  for (const std::string& key : first.keys) {
+    if (!key.starts_with("parallelism.tensor_parallel")) keys.insert(keys.end() - 1, key);
   }
-
- private:
-  std::string problem_;
-  std::vector<Remedy> ways_;
-};
+  return Refusal(fmt::format("{} must have a legal mesh; of its meshes the first is refused: {}", config.locate(kDegree),
+                             first.what()),
+                 keys, first.numbers);
+}
 
 }  // namespace
 
-Config with_cheapest_tensor_plan(const Config& config, int ranks, const RunFacts& facts) {
+void check_legal_plan(const Config& config, const RunFacts& facts) {
+  if (config.parallelism.tensor_parallel_kind != "auto") return check_plan(config, facts);
+  std::optional<Refusal> first;
+  for (const TensorPlan& tensor : tensor_arrangements(make_mesh(config, facts.ranks).axis_size(kColumn))) {
+    try {
+      return check_plan(with_tensor_plan(config, tensor), facts);
+    } catch (const Refusal& refusal) {
+      if (!first) first = refusal;
+    }
+  }
+  throw without_mesh(config, *first);
+}
+
+Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
+  if (config.parallelism.tensor_parallel_kind != "auto") return config;
+  check_legal_plan(config, facts);
+  const int ranks = make_mesh(config, facts.ranks).axis_size(kColumn);
   std::vector<TensorChoice> choices;
-  AutoWays refused;
   for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
     try {
       const Plan plan = make_plan(with_tensor_plan(config, tensor), facts);
@@ -165,20 +164,17 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const RunFacts
                          .words = count_received_elements(plan, tensor),
                          .sent_bytes = plan.largest_communication_bytes(),
                          .memory_bytes = plan.largest_memory_bytes()});
-    } catch (const Refusal& error) {
-      refused.add(error);
-    } catch (const ConfigError& error) {
-      refused.add(error);
+    } catch (const Refusal&) {
+      // Another mesh is legal.
     }
   }
-  if (choices.empty()) throw refused.refusal(config, ranks);
   if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
-  const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
-  const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
+  const TensorChoice& least = *std::ranges::min_element(choices, {}, &TensorChoice::memory_bytes);
   throw ConfigError(fmt::format(
-      "{} fits no tensor mesh of {}: the least is {}, of {}; raise it, use more ranks, or set "
-      "activation_checkpoint.mode to \"full\"",
-      config.locate("run.memory_gib_per_rank"), counted(ranks, "rank"), gib_text(least.memory_bytes), least.name));
+      "{} must be at least {}, which {} needs, the smallest of the tensor meshes of {}; set it to {} or more, use more "
+      "ranks, or set activation_checkpoint.mode to \"full\"",
+      config.locate("run.memory_gib_per_rank"), gib_text(least.memory_bytes), least.name, counted(ranks, "rank"),
+      gib_number(least.memory_bytes)));
 }
 
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {
@@ -205,12 +201,12 @@ std::string explain_tensor_choices(const Plan& plan) {
   if (choices.empty()) return "";
   const TensorChoice* const best = cheapest(choices, plan.config);
   std::vector<std::vector<std::string>> rows = {
-      {"mesh", "layer: words received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
+      {"mesh", "layer: elements received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
   for (const TensorChoice& choice : choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back("sends least");
-    if (!choice.refusal.empty()) remarks.push_back("cannot be: " + choice.refusal);
+    if (!choice.refusal.empty()) remarks.push_back("refused: " + choice.refusal);
     const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
     rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
@@ -219,12 +215,12 @@ std::string explain_tensor_choices(const Plan& plan) {
                     join(remarks, "; ")});
   }
   std::string out = text_table(rows);
-  out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
+  out += fmt::format("  lower bound forward for meshes without depth: {} elements (Al Daas et al. 2022)\n",
                      words_text(received_elements_bound(plan)));
   const auto own = std::find_if(choices.begin(), choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != choices.end()) {
-    out += fmt::format("  {} sends {:.2f} of the plan's bytes\n", best->name,
+    out += fmt::format("  {} sends {:.2f} times the bytes of the plan\n", best->name,
                        static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
   }
   return out;

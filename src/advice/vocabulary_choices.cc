@@ -92,10 +92,10 @@ std::string explain_vocabulary_choices(const Plan& plan) {
   if (choices.empty()) return "";
   const VocabularyChoice& best = recommended(choices);
   std::vector<std::vector<std::string>> rows = {
-      {"placement", "a rank computes", "its weights", "a step takes", "its memory", ""}};
+      {"placement", "computation of a rank", "its weights", "step time", "its memory", ""}};
   for (const VocabularyChoice& choice : choices) {
     if (!choice.refusal.empty()) {
-      rows.push_back({choice.name, "", "", "", "", "cannot be: " + choice.refusal});
+      rows.push_back({choice.name, "", "", "", "", "refused: " + choice.refusal});
       continue;
     }
     std::vector<std::string> remarks;
@@ -109,9 +109,8 @@ std::string explain_vocabulary_choices(const Plan& plan) {
          join(remarks, "; ")});
   }
   return text_table(rows) +
-         "  from the least to the most of any pipeline rank, and their ratio; times are FLOPs, with messages hidden:\n"
-         "  a head of one rank makes its gradients in its forward. Recommended is the shortest step; of those within\n"
-         "  1 % of it, what holds least\n";
+         "  Two numbers are the least and the most of any pipeline rank, with their ratio. Times count FLOPs, and\n"
+         "  communication is hidden. Recommended is the shortest step; of steps within 1 % of it, the least memory.\n";
 }
 
 }  // namespace orthant

@@ -1,18 +1,19 @@
 #include "app/run_setup.h"
 
-#include "report/progress_bar.h"
-#include "report/chart.h"
+#include "advice/advised_plan.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/retention.h"
-#include "config/hf_config.h"
-#include "config/table.h"
-#include "launch/spawn.h"
 #include "comm/group.h"
 #include "comm/transport.h"
+#include "config/hf_config.h"
+#include "config/table.h"
 #include "data/tokenizer.h"
+#include "launch/spawn.h"
 #include "plan/pipeline.h"
+#include "report/chart.h"
+#include "report/progress_bar.h"
 #include "schedule/draw.h"
 
 #include <algorithm>
@@ -80,7 +81,7 @@ Config load_run(const RunFileArguments& arguments, int launched) {
   }
   check_model_from(config);
   if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
-  check_config(config, abilities());
+  check_with_advice(config, abilities());
   return config;
 }
 

@@ -1,6 +1,8 @@
 // Checks the degrees of parallelism, and the keys that shard sequences and weights.
 #include "config/parallelism_check.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "base/text.h"
 #include "config/refusal.h"
@@ -42,9 +44,7 @@ void check_degrees(const Config& config) {
   for (const std::string_view key : kDegrees) {
     if (degree(config, key) != -1) continue;
     if (!first.empty()) {
-      refuse(config, key,
-             fmt::format("and {}: only one degree can be the rest of the ranks; give the other a number",
-                         config.locate(first)));
+      refuse(config, key, fmt::format("and {}: only one degree may be -1", config.locate(first)), {first});
     }
     first = key;
   }
@@ -53,96 +53,77 @@ void check_degrees(const Config& config) {
 // `size` is the degree on these ranks, or -1 if it is not known yet.
 void check_degree_settings(const Config& config, std::string_view degree_key, int64_t size) {
   if (size != 1) return;
-  const char* how = degree(config, degree_key) == 1 ? "while that is 1" : "where the rest is one rank";
   for (const DegreeSetting& setting : kDegreeSettings) {
-    if (setting.degree != degree_key) continue;
-    require_default(config, setting.key,
-                    fmt::format("it belongs to {} and changes nothing {}", config.locate(degree_key), how));
+    if (setting.degree != degree_key || has_default(config, setting.key)) continue;
+    const char* rest = degree(config, degree_key) == -1 ? ", which is 1 on these ranks" : "";
+    refuse(config, setting.key, fmt::format("has no effect with {}{}", config.locate(degree_key), rest),
+           {std::string(degree_key)});
   }
 }
 
-// Returns the legal windows of a ring that are nearest to `asked`, below and above; 0 if the ring has none.
-std::vector<Remedy> nearest_windows(int64_t ring, int64_t asked) {
-  const auto window = [](int64_t size) {
-    return Remedy{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
-  };
-  std::vector<Remedy> ways;
-  for (int64_t i = 2; i < ring; ++i) {
-    if (ring % i != 0) continue;
-    if (i < asked) ways = {window(i)};
-    if (i > asked) {
-      ways.push_back(window(i));
-      break;
-    }
+constexpr const char* kAttention = "parallelism.context_parallel_attention";
+constexpr const char* kRingKey = "parallelism.context_parallel_ring";
+constexpr const char* kUlyssesKey = "parallelism.context_parallel_ulysses";
+
+// Checks the laws of the method by which a ring computes attention.
+void check_attention(const Config& config, int64_t ring) {
+  const auto& p = config.parallelism;
+  constexpr const char* kPlacement = "parallelism.context_parallel_placement";
+  constexpr const char* kReduction = "parallelism.context_parallel_reduction";
+  constexpr const char* kLength = "model.linformer_length";
+  const bool linformer = p.context_parallel_attention == "linformer";
+  if (linformer && config.model.linformer_length == 0) {
+    refuse(config, kAttention, fmt::format("requires Linformer, but {}", config.locate(kLength)), {kLength},
+           {std::max(1.0, static_cast<double>(config.training.seq_len / 4))});
   }
-  return ways.empty() ? std::vector<Remedy>{window(0)} : ways;
+  if (!linformer && config.model.linformer_length > 0 && ring > 1) {
+    refuse(config, kAttention, fmt::format("must be \"linformer\" with {}", config.locate(kLength)), {kLength, kRingKey},
+           {0});
+  }
+  if (linformer && p.context_parallel_placement != "contiguous" && ring > 1) {
+    refuse(config, kPlacement, fmt::format("must be \"contiguous\" with {}", config.locate(kAttention)), {kAttention});
+  }
+  if (p.context_parallel_reduction != "reduce_scatter" && p.context_parallel_attention != "ring_self_attention") {
+    refuse(config, kReduction, fmt::format("requires ring_self_attention, but {}", config.locate(kAttention)),
+           {kAttention});
+  }
 }
 
-// Suggests the largest divisor of the Ulysses degree that the number of heads permits. The ring takes the other ranks.
-Remedy fewer_ulysses(const Config& config, int64_t ulysses) {
-  int64_t fewer = std::min(ulysses, config.model.num_attention_heads);
-  while (ulysses % fewer != 0) --fewer;
-  Remedy way = {{"parallelism.context_parallel_ulysses", fmt::format("{}", fewer)}};
-  const int64_t ring = config.parallelism.context_parallel_ring;
-  if (ring != -1) way.push_back({"parallelism.context_parallel_ring", fmt::format("{}", ring * ulysses / fewer)});
-  return way;
+void check_window(const Config& config, int64_t ring) {
+  const int64_t window = config.parallelism.context_parallel_window;
+  constexpr const char* kWindow = "parallelism.context_parallel_window";
+  if (window == 0) return;
+  if (config.parallelism.context_parallel_attention != "ring_attention") {
+    refuse(config, kWindow, fmt::format("requires ring_attention, but {}", config.locate(kAttention)), {kAttention},
+           {0});
+  }
+  if (window > 1 && window < ring && ring % window == 0) return;
+  const std::string size = config.parallelism.context_parallel_ring == -1 ? fmt::format(", which is {}", ring) : "";
+  refuse(config, kWindow,
+         fmt::format("must be 0, or a divisor from 2 to half of {}{}", config.locate(kRingKey), size), {kRingKey},
+         {0, static_cast<double>(ring), static_cast<double>(window)});
 }
 
 }  // namespace
 
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring) {
   const auto& p = config.parallelism;
-  check_degree_settings(config, "parallelism.context_parallel_ring", ring);
+  check_degree_settings(config, kRingKey, ring);
   if (ulysses > config.model.num_attention_heads) {
-    refuse(config, "parallelism.context_parallel_ulysses",
-           fmt::format("leaves ranks without a head: {}", config.locate("model.num_attention_heads")),
-           {fewer_ulysses(config, ulysses)});
+    const std::string size = p.context_parallel_ulysses == -1 ? fmt::format(", which is {},", ulysses) : "";
+    refuse(config, kUlyssesKey,
+           fmt::format("{} must be at most {}", size, config.locate("model.num_attention_heads")).substr(size.empty()),
+           {"model.num_attention_heads"}, {static_cast<double>(ulysses)});
   }
-  const bool linformer = p.context_parallel_attention == "linformer";
-  if (linformer && config.model.linformer_length == 0) {
-    refuse(config, "parallelism.context_parallel_attention",
-           fmt::format("adds up summaries, and {}", config.locate("model.linformer_length")),
-           {{{"parallelism.context_parallel_attention", "\"ring_attention\""}},
-            {{"model.linformer_length", fmt::format("{}", std::max<int64_t>(1, config.training.seq_len / 4))}}});
-  }
-  require(config, "parallelism.context_parallel_attention",
-          linformer || config.model.linformer_length == 0 || ring == 1,
-          fmt::format("with {}, the ring adds up summaries", config.locate("model.linformer_length")), "\"linformer\"");
-  require(config, "parallelism.context_parallel_placement",
-          !linformer || p.context_parallel_placement == "contiguous" || ring == 1,
-          "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections",
-          "\"contiguous\"");
+  check_attention(config, ring);
   const int64_t pieces = orthant::pieces(sequence_placement_of(p.context_parallel_placement), ulysses, ring);
-  const std::string degrees = fmt::format("{} and {}", config.locate("parallelism.context_parallel_ulysses"),
-                                          config.locate("parallelism.context_parallel_ring"));
-  if (pieces > config.model.max_position_embeddings) {
-    refuse(config, "model.max_position_embeddings",
-           fmt::format("is less than the {} pieces of a sequence that {} make", pieces, degrees),
-           {{{"model.max_position_embeddings", fmt::format("{}", pieces)}}});
-  }
   if (pieces > config.training.seq_len) {
     refuse(config, "training.seq_len",
-           fmt::format("is cut into {} pieces, for {}", pieces, degrees),
-           {{{"training.seq_len", fmt::format("{}", pieces)}}});
+           fmt::format("must be at least {}, the pieces of a sequence for {} and {}", pieces,
+                       config.locate(kUlyssesKey), config.locate(kRingKey)),
+           {kRingKey, kUlyssesKey}, {static_cast<double>(pieces)});
   }
-  const bool self_attention = p.context_parallel_attention == "ring_self_attention";
-  if (p.context_parallel_window > 0 && ring % p.context_parallel_window != 0) {
-    refuse(config, "parallelism.context_parallel_window",
-           fmt::format("does not divide {}{}", config.locate("parallelism.context_parallel_ring"),
-                       p.context_parallel_ring == -1 ? fmt::format(", which leaves a ring of {}", ring) : ""),
-           nearest_windows(ring, p.context_parallel_window));
-  }
-  if (p.context_parallel_window == 1 || p.context_parallel_window == ring) {
-    refuse(config, "parallelism.context_parallel_window",
-           fmt::format("makes one ring of {}, as 0 does", counted(ring, "rank")),
-           {{{"parallelism.context_parallel_window", "0"}}});
-  }
-  require(config, "parallelism.context_parallel_window",
-          p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",
-          fmt::format("{} has one ring", p.context_parallel_attention), "0");
-  require(config, "parallelism.context_parallel_reduction",
-          p.context_parallel_reduction == "reduce_scatter" || self_attention, "it belongs to ring_self_attention",
-          "\"reduce_scatter\"");
+  check_window(config, ring);
 }
 
 void check_parallelism(const Config& config) {

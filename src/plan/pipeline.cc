@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -27,26 +28,18 @@
 namespace orthant {
 namespace {
 
-constexpr std::string_view kScheduleKey = "parallelism.pipeline_parallel_schedule";
-constexpr std::string_view kDegreeKey = "parallelism.pipeline_parallel_degree";
-constexpr std::string_view kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
-constexpr std::string_view kLayersKey = "parallelism.pipeline_parallel_layers";
-
-// Suggests batch sizes that give each of the `shares` data shards `microbatches` microbatches.
-std::string batches_for(const Config& config, int shares, int64_t microbatches) {
-  const auto& training = config.training;
-  const int64_t share = shard(training.global_batch_size, shares, 0).size();
-  std::string ways = fmt::format("set the first to {}", microbatches * training.local_batch_size * shares);
-  if (share % microbatches == 0) ways += fmt::format(", or the second to {}", share / microbatches);
-  return ways;
-}
+constexpr const char* kScheduleKey = "parallelism.pipeline_parallel_schedule";
+constexpr const char* kDegreeKey = "parallelism.pipeline_parallel_degree";
+constexpr const char* kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
+constexpr const char* kLayersOfModel = "model.num_hidden_layers";
+constexpr const char* kLayersKey = "parallelism.pipeline_parallel_layers";
 
 Schedule read_schedule(const Config& config, int ranks, int shares, int microbatches) {
   constexpr uintmax_t kMostBytes = 1 << 28;
   const std::string where = config.locate(kScheduleKey), &path = config.parallelism.pipeline_parallel_schedule;
   std::error_code failed;
   if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
-    throw ConfigError(where + ": it is no file");
+    throw ConfigError(where + " must be a file");
   if (const auto bytes = std::filesystem::file_size(path, failed); !failed && bytes > kMostBytes)
     throw ConfigError(
         fmt::format("{}: {} is too long for a schedule", where, format_bytes(static_cast<double>(bytes))));
@@ -57,14 +50,19 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
     std::error_code ignored;
     const bool relative = std::filesystem::path(path).is_relative();
     const std::string from = std::filesystem::current_path(ignored).string();
-    throw ConfigError(where + ": there is no such file" + (relative ? ", seen from " + from : ""));
+    throw ConfigError(where + ": there is no such file" + (relative ? " in " + from : ""));
   }
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);
   } catch (const MicrobatchCountMismatch& error) {
-    throw ConfigError(fmt::format(
-        "{}: {}, but {} and {} make {}; {}", where, error.what(), config.locate("training.global_batch_size"),
-        config.locate("training.local_batch_size"), microbatches, batches_for(config, shares, error.microbatches)));
+    const int64_t local = config.training.local_batch_size, count = error.microbatches;
+    const int64_t sequences = shard(config.training.global_batch_size, shares, 0).size();
+    throw Refusal(fmt::format("{}: {}, but {} and {} make {}", where, error.what(),
+                              config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
+                              microbatches),
+                  {"training.global_batch_size", "training.local_batch_size"},
+                  {static_cast<double>(count * local * shares), std::ceil(static_cast<double>(sequences) /
+                                                                          static_cast<double>(count))});
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   } catch (const DataError& error) {
@@ -163,61 +161,86 @@ Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>&
 
 namespace {
 
+int64_t microbatches_of(const Config& config, const Mesh& mesh) {
+  return num_microbatches(config.training.global_batch_size, config.training.local_batch_size,
+                          mesh.group_size(kBatchAxes));
+}
+
+// Returns the stages of a rank under a named schedule. Throws Refusal if its ranks, layers or microbatches cannot carry
+// it out.
+int64_t stages_per_rank(const Config& config, const Mesh& mesh) {
+  const auto& p = config.parallelism;
+  const PipelineSchedule& known = pipeline_schedule(p.pipeline_parallel_schedule);
+  const int64_t asked = p.pipeline_parallel_stages_per_rank, stages = asked > 0 ? asked : known.stages_per_rank;
+  const int64_t layers = config.model.num_hidden_layers, ranks = mesh.axis_size(kPipeline);
+  if (stages != known.stages_per_rank && !known.any_stages) {
+    refuse(config, kStagesKey,
+           fmt::format("must be 0 or {} with {}", known.stages_per_rank, config.locate(kScheduleKey)), {kScheduleKey},
+           {0});
+  }
+  if (stages > layers / ranks) {
+    const bool few_layers = asked == 0 || layers < ranks;
+    const std::string key = few_layers ? kDegreeKey : kStagesKey;
+    const std::string other = !few_layers ? kDegreeKey : asked > 0 ? kStagesKey : kScheduleKey;
+    const double all = static_cast<double>(ranks) * static_cast<double>(stages);
+    refuse(config, key,
+           fmt::format("with {} makes {:.0f} stages, which must be at most {}", config.locate(other), all,
+                       config.locate(kLayersOfModel)),
+           {other, kLayersOfModel}, {0, static_cast<double>(layers / ranks), all});
+  }
+  const int64_t microbatches = microbatches_of(config, mesh);
+  if (stages * ranks > kMostStageMicrobatches / microbatches) {
+    throw Refusal(fmt::format("{}, {} and {}: stages x microbatches = {} x {} must be at most {}",
+                              config.locate(kScheduleKey), config.locate("training.global_batch_size"),
+                              config.locate("training.local_batch_size"), stages * ranks, microbatches,
+                              kMostStageMicrobatches),
+                  {"training.local_batch_size", "training.global_batch_size"});
+  }
+  return stages;
+}
+
 // Returns the run file's schedule: computations and messages. It has the extra warm-up forwards that with_vocabulary()
 // needs. A CSV file is read and validated.
-Schedule schedule_of(const Sharding& sharding) {
-  const Config& config = sharding.config;
+Schedule schedule_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
-  const int ranks = sharding.mesh.axis_size(kPipeline), shares = sharding.mesh.group_size(kBatchAxes);
-  const int64_t layers = sharding.architecture.num_hidden_layers;
-  const int microbatches =
-      num_microbatches(config.training.global_batch_size, config.training.local_batch_size, shares);
-  const std::string of_layers = config.locate("model.num_hidden_layers");
+  const int ranks = mesh.axis_size(kPipeline);
+  const auto microbatches = static_cast<int>(microbatches_of(config, mesh));
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
-    const Schedule schedule = read_schedule(config, ranks, shares, microbatches);
-    if (const int stages = stage_count(schedule); stages > layers)
-      throw ConfigError(fmt::format("{} has {}, more than {}", config.locate(kScheduleKey), counted(stages, "stage"),
-                                    of_layers));
+    Schedule schedule = read_schedule(config, ranks, mesh.group_size(kBatchAxes), microbatches);
+    if (const int stages = stage_count(schedule); stages > config.model.num_hidden_layers) {
+      refuse(config, kScheduleKey,
+             fmt::format("has {}, which must be at most {}", counted(stages, "stage"), config.locate(kLayersOfModel)),
+             {kLayersOfModel}, {static_cast<double>(stages)});
+    }
     return schedule;
   }
-  const PipelineSchedule& known = pipeline_schedule(p.pipeline_parallel_schedule);
-  int64_t chunks = known.stages_per_rank;
-  if (p.pipeline_parallel_stages_per_rank > 0) chunks = p.pipeline_parallel_stages_per_rank;
-  if (chunks != known.stages_per_rank && !known.any_stages) {
-    throw Refusal(std::string(kStagesKey),
-                  fmt::format("{}: {} takes {} a rank", config.locate(kStagesKey), config.locate(kScheduleKey),
-                              counted(known.stages_per_rank, "stage")),
-                  {{{std::string(kStagesKey), "0"}}});
-  }
-  if (chunks > layers / ranks) {
-    const std::string cut = config.locate(kDegreeKey);
-    if (p.pipeline_parallel_stages_per_rank > 0 && known.any_stages && layers >= ranks)
-      throw Refusal(std::string(kStagesKey),
-                    fmt::format("{} of {} are more stages than {}", config.locate(kStagesKey), cut, of_layers),
-                    {{{std::string(kStagesKey), fmt::format("{}", layers / ranks)}}});
-    // The suggested degree is a divisor of `ranks`, so that it still divides the number of ranks of the run.
-    int64_t fits = std::max<int64_t>(1, layers / std::min(chunks, layers));
-    while (ranks % fits != 0) --fits;
-    throw Refusal(std::string(kDegreeKey),
-                  fmt::format("{} and {} make {} of {}", cut, config.locate(kScheduleKey),
-                              counted(std::min(chunks, kMostStageMicrobatches) * ranks, "stage"), of_layers),
-                  {{{std::string(kDegreeKey), fmt::format("{}", fits)}}});
-  }
-  if (chunks * ranks > kMostStageMicrobatches / microbatches) {
-    throw ConfigError(fmt::format(
-        "{}, {} and {} make {} of {} microbatches: their product is {} at most; raise the last",
-        config.locate(kScheduleKey), config.locate("training.global_batch_size"),
-        config.locate("training.local_batch_size"), counted(chunks * ranks, "stage"), microbatches,
-        kMostStageMicrobatches));
-  }
+  const auto stages = static_cast<int>(stages_per_rank(config, mesh));
   if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
-  // All passes count as equally long here. suited() makes the schedule again for the stages' durations, which are known
-  // once the layers are split into stages.
-  const int stages = static_cast<int>(chunks);
-  return add_messages(known.make({.ranks = ranks,
-                                  .stages_per_rank = stages,
-                                  .microbatches = microbatches,
-                                  .later = count_extra_warmup_forwards(config, stages)}));
+  // All passes count as equally long here. fit_to_stages() makes the schedule again for the stages' durations, which are
+  // known once the layers are split into stages.
+  return add_messages(pipeline_schedule(p.pipeline_parallel_schedule)
+                          .make({.ranks = ranks,
+                                 .stages_per_rank = stages,
+                                 .microbatches = microbatches,
+                                 .later = count_extra_warmup_forwards(config, stages)}));
+}
+
+// Checks the layers that the run file gives to each of `stages` stages.
+void check_layers(const Config& config, int64_t stages) {
+  const std::vector<int64_t>& cut = config.parallelism.pipeline_parallel_layers;
+  if (cut.empty() || cut == std::vector<int64_t>{-1}) return;
+  const int64_t layers = config.model.num_hidden_layers;
+  const auto [least, most] = std::minmax_element(cut.begin(), cut.end());
+  const auto refuse_layers = [&](const std::string& law, const std::vector<std::string>& others = {}) {
+    refuse(config, kLayersKey, law, others);
+  };
+  if (*least < 0) refuse_layers("must have 0 layers or more for each stage; [-1] alone splits the layers by cost");
+  if (*most > layers) refuse_layers(fmt::format("must add up to {}", config.locate(kLayersOfModel)));
+  if (std::ssize(cut) != stages) {
+    refuse_layers(fmt::format("must name all {}, not {}", counted(stages, "stage"), cut.size()));
+  }
+  const int64_t sum = std::accumulate(cut.begin(), cut.end(), int64_t{0});
+  if (sum != layers) refuse_layers(fmt::format("must add up to {}, not to {}", config.locate(kLayersOfModel), sum));
 }
 
 // Returns `schedule`, which assumes equal durations, or the one that its generator makes from the stages' mean
@@ -254,25 +277,6 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
     const LayerFlops flops(a, config.training.seq_len);
     const double layer = stage_flops(config, flops, 1, false).sum();
     cut = split_by_cost(layers, stage_owner, stage_flops(config, flops, 0, !shards_vocabulary(config)).sum() / layer);
-  } else if (!cut.empty()) {
-    const auto [least, most] = std::minmax_element(cut.begin(), cut.end());
-    if (*least < 0) {
-      throw ConfigError(config.locate(kLayersKey) + ": a stage has 0 layers or more; -1 alone cuts by cost");
-    }
-    if (*most > layers) {
-      throw ConfigError(fmt::format("{} gives a stage {} of {}; their sum has to be that number",
-                                    config.locate(kLayersKey), counted(*most, "layer"),
-                                    config.locate("model.num_hidden_layers")));
-    }
-    if (static_cast<int64_t>(cut.size()) != count) {
-      throw ConfigError(fmt::format("{} names {}, but there are {}", config.locate(kLayersKey),
-                                    counted(static_cast<int64_t>(cut.size()), "stage"), count));
-    }
-    const int64_t sum = std::accumulate(cut.begin(), cut.end(), int64_t{0});
-    if (sum != layers) {
-      throw ConfigError(fmt::format("{} adds up to {}, not to {}", config.locate(kLayersKey), counted(sum, "layer"),
-                                    config.locate("model.num_hidden_layers")));
-    }
   }
   std::vector<Stage> stages;
   int64_t begin = 0;
@@ -288,9 +292,14 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
 
 }  // namespace
 
+void check_pipeline(const Config& config, const Mesh& mesh) {
+  check_layers(config, stages_per_rank(config, mesh) * mesh.axis_size(kPipeline));
+}
+
 Pipeline make_pipeline(Sharding sharding) {
   Pipeline pipeline{std::move(sharding)};
-  const Schedule schedule = schedule_of(pipeline);
+  const Schedule schedule = schedule_of(pipeline.config, pipeline.mesh);
+  check_layers(pipeline.config, stage_count(schedule));
   pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);
   const Durations durations = estimate_durations(pipeline, pipeline.stages);
   pipeline.passes = fit_to_stages(schedule, pipeline, pipeline.stages, durations);

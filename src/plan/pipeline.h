@@ -34,6 +34,9 @@ struct Pipeline : Sharding {
 /// layers.
 Pipeline make_pipeline(Sharding sharding);
 
+/// Checks the laws of a named schedule and its stages without making it. Throws ConfigError as make_pipeline() does.
+void check_pipeline(const Config& config, const Mesh& mesh);
+
 /// Names the run file's schedule (or schedule file) and its vocabulary parallelism for people, as in
 /// "zb_v, vocabulary algorithm_2".
 std::string schedule_text(const Config& config);

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "plan/plan_limits.h"
 #include "plan/plan_memory.h"
 #include "plan/plan_traffic.h"
+#include "plan/vocabulary.h"
 
 namespace orthant {
 
@@ -16,6 +18,18 @@ Plan make_plan(const Config& config, const RunFacts& facts) {
   plan.memory = count_memory(plan, held);
   plan.communication = count_communication(plan, held);
   return plan;
+}
+
+void check_plan(const Config& config, const RunFacts& facts) {
+  require_countable(config, make_architecture(config, facts.vocab_size), facts.ranks);
+  check_mesh(config, facts.ranks);
+  const Mesh mesh = make_mesh(config, facts.ranks);
+  vocabulary_order_of(config, mesh);
+  if (config.parallelism.pipeline_parallel_schedule.ends_with(".csv")) {
+    make_pipeline(make_sharding(config, facts));
+  } else {
+    check_pipeline(config, mesh);
+  }
 }
 
 Plan make_generation_plan(Plan plan) {

@@ -50,6 +50,10 @@ Plan make_generation_plan(Plan plan);
 /// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
+/// Checks the laws that make_plan() checks, without planning: the cost does not grow with the ranks. Throws
+/// ConfigError.
+void check_plan(const Config& config, const RunFacts& facts);
+
 /// Elements of the float64 vector that all ranks sum after each step: loss, stop signals and the memory peak of every
 /// rank in bytes. Each rank fills only its own peak and leaves the others zero, so that the sum gathers them.
 struct StepSignals {

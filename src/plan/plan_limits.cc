@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "config/from_config.h"
+#include "config/refusal.h"
 
 namespace orthant {
 
@@ -34,7 +35,7 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
     if (holds) return;
     std::vector<std::string> words;
     for (const char* key : keys) words.push_back(config.locate(key));
-    throw ConfigError(fmt::format("{} together ask for {}; lower one of them", join(words, ", "), what));
+    throw Refusal(fmt::format("{} together ask for {}", join(words, ", "), what), {keys.begin(), keys.end()});
   };
   check(projections < kMostElements, "more parameters than any machine holds",
         {"model.linformer_length", "training.seq_len", "model.num_hidden_layers"});
@@ -51,10 +52,10 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   check(run < 0x1p62, "more tokens than can be counted",
         {"training.steps", "training.global_batch_size", "training.seq_len"});
   if (microbatches <= kMostMicrobatches) return;
-  throw ConfigError(fmt::format(
-      "{} in microbatches of {} makes {:.0f} of them a rank, {:.0f} at most; lower the one or raise the other",
-      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches,
-      kMostMicrobatches));
+  throw Refusal(fmt::format("{} in microbatches of {} makes {:.0f} microbatches a rank, which must be at most {:.0f}",
+                            config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
+                            microbatches, kMostMicrobatches),
+                {"training.local_batch_size", "training.global_batch_size"}, {shares * kMostMicrobatches});
 }
 
 }  // namespace orthant

@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-constexpr std::string_view kKey = "parallelism.vocabulary_parallel";
+constexpr const char* kKey = "parallelism.vocabulary_parallel";
 
 // Throws ConfigError unless the stage's passes of this kind are in the order of microbatches. Their results are
 // broadcast to all ranks in that order.
@@ -23,9 +23,10 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
     if (!same || action.stage != stage) continue;
     if (action.microbatch < last) {
       const std::string where = config.locate("parallelism.pipeline_parallel_schedule");
-      throw ConfigError(fmt::format("{}: {} stands behind that of microbatch {}, and {} go to all ranks in the order "
-                                    "of microbatches where {}; put them in it, or set that to \"none\"",
-                                    where, to_string(action), last, what, config.locate(kKey)));
+      throw Refusal(fmt::format("{}: {} must come before microbatch {}, because with {} all ranks receive {} in the "
+                                "order of microbatches",
+                                where, to_string(action), last, config.locate(kKey), what),
+                    {kKey});
     }
     last = action.microbatch;
   }
@@ -41,17 +42,20 @@ bool shards_vocabulary(const Config& config) {
 std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
   if (p.vocabulary_parallel == "none") return "";
-  require(config, kKey, mesh.axis_size(kPipeline) > 1, "there is one pipeline rank, and nothing to balance",
-          "\"none\"");
+  const auto law = [&](const char* text) { return fmt::format("{} {}", text, config.locate(kKey)); };
+  if (mesh.axis_size(kPipeline) == 1) {
+    const std::string degree = "parallelism.pipeline_parallel_degree";
+    refuse(config, kKey, fmt::format("requires several pipeline ranks, but {} is 1 rank", config.locate(degree)),
+           {degree});
+  }
   if (!shards_vocabulary(config)) {
-    const std::string layers = "parallelism.pipeline_parallel_layers";
     const bool by_cost = p.pipeline_parallel_layers.empty() || p.pipeline_parallel_layers == std::vector<int64_t>{-1};
-    require(config, layers, by_cost, config.locate(kKey) + " cuts layers by their cost", "[]");
+    if (!by_cost) refuse(config, "parallelism.pipeline_parallel_layers", law("must be [] with"), {kKey});
     return "";
   }
   if (p.vocabulary_parallel != "interlaced") return p.vocabulary_parallel;
-  require(config, "parallelism.pipeline_parallel_schedule", p.pipeline_parallel_schedule == "1f1b",
-          config.locate(kKey) + " is an order of 1F1B's passes", "\"1f1b\"");
+  if (p.pipeline_parallel_schedule != "1f1b")
+    refuse(config, "parallelism.pipeline_parallel_schedule", law("must be \"1f1b\" with"), {kKey});
   return "algorithm_1";
 }
 

@@ -16,7 +16,7 @@ Plan plan_of(int ranks, Words keys) {
   keys.insert(keys.begin(), {"model.max_position_embeddings=4096", "training.seq_len=4096",
                              "training.global_batch_size=1", "training.local_batch_size=1"});
   const Config config = parse_config("", "run.toml", keys);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 

@@ -30,20 +30,20 @@ TEST(Explain, SaysWhatATokenSees) {
   const std::string masked = "model.objective=masked", window = "model.sliding_window=16";
   const std::string documents = "data.mask_documents=true";
   const Case table[] = {
-      {{}, "causal: each token sees those up to its own", json("causal", 0, 0, false)},
-      {{window}, "causal: each token sees those up to its own, the last 16 of them", json("causal", 16, 0, false)},
-      {{documents}, "causal: each token sees those up to its own, inside its document", json("causal", 0, 0, true)},
-      {{masked}, "masked: each token sees both sides", json("masked", 0, 0, false)},
+      {{}, "causal: each token attends to itself and earlier tokens", json("causal", 0, 0, false)},
+      {{window}, "causal: each token attends to itself and earlier tokens, at most 16 in all", json("causal", 16, 0, false)},
+      {{documents}, "causal: each token attends to itself and earlier tokens, of its document", json("causal", 0, 0, true)},
+      {{masked}, "masked: each token attends to earlier and later tokens", json("masked", 0, 0, false)},
       {{masked, window, documents},
-       "masked: each token sees both sides, 15 to either, inside its document",
+       "masked: each token attends to earlier and later tokens, at most 15 on each side, of its document",
        json("masked", 16, 0, true)},
       {{masked, "model.linformer_length=8"},
-       "masked: each token sees 8 learned summaries of its sequence",
+       "masked: each token attends to 8 learned summaries of its sequence",
        json("masked", 0, 8, false)},
   };
   for (const auto& [keys, line, want] : table) {
     const Config config = parse_config("", "run.toml", keys);
-    check_config(config);
+    check_with_advice(config);
     const Plan plan = advised_plan(config, {.ranks = 2, .vocab_size = 257});
     EXPECT_TRUE(says(explain(plan), {fmt::format("\nattends  {}\n", line)}));
     EXPECT_EQ(Json::parse(plan_json(plan))["attention"], want) << line;
@@ -81,7 +81,7 @@ TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
     return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
   };
   const std::vector<std::string> linformer = {"model.objective=masked", "model.linformer_length=8"};
-  const std::string title = "one layer over as many ranks";
+  const std::string title = "layouts of one layer on ";
   EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: with Linformer"}));
   EXPECT_EQ(text(linformer, 1).find(title), std::string::npos);
   EXPECT_TRUE(says(text({}, 2), {title, "sends least"}));

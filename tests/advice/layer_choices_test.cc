@@ -15,7 +15,7 @@ namespace {
 
 Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
   Config config = parse_config("", "run.toml", overrides);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
@@ -136,8 +136,8 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
     EXPECT_NEAR(static_cast<double>(named(choices, other.row).saved_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
   }
   const auto few = layer_choices(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
-  EXPECT_TRUE(named(few, "pipeline 4").refusal.starts_with("cannot be: parallelism.pipeline_parallel_degree = 4"));
-  EXPECT_TRUE(named(few, "tensor 4").refusal.starts_with("cannot be: parallelism.tensor_parallel_degree = 4"));
+  EXPECT_TRUE(named(few, "pipeline 4").refusal.starts_with("refused: parallelism.pipeline_parallel_degree = 4"));
+  EXPECT_TRUE(named(few, "tensor 4").refusal.starts_with("refused: parallelism.tensor_parallel_degree = 4"));
 }
 
 // If the ranks do not divide the weights, the bytes are exactly those of the busiest rank, as for the run's own

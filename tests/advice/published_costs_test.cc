@@ -34,7 +34,7 @@ Plan base_plan(const std::vector<std::string>& more) {
                                    "training.local_batch_size=64", "training.dtype=float32"};
   keys.insert(keys.end(), more.begin(), more.end());
   Config config = parse_config("", "run.toml", keys);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = static_cast<int>(kRanks), .vocab_size = 257});
 }
 

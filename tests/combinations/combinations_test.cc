@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "tests/combinations/outcome.h"
-#include "tests/combinations/ways_out.h"
+#include "tests/support/ways_out.h"
 
 namespace orthant {
 namespace combinations_test {

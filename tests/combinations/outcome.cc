@@ -5,8 +5,8 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/rounding.h"
-#include "tests/combinations/ways_out.h"
 #include "tests/support/plain_training.h"
+#include "tests/support/ways_out.h"
 
 namespace orthant {
 namespace {
@@ -54,7 +54,7 @@ Config CombinationRunner::checked(const Settings& settings) const {
   all.push_back("data.path=" ORTHANT_SOURCE_DIR "/tests/combinations/text.txt");
   all.push_back("job.dump_folder=" + folder_.path());
   Config config = config_of(all);
-  check_config(config);
+  check_with_advice(config);
   return config;
 }
 

@@ -2,7 +2,7 @@
 #include "tests/combinations/page.h"
 
 #include "base/text.h"
-#include "tests/combinations/ways_out.h"
+#include "tests/support/ways_out.h"
 
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@ Plan plan_of(int ranks, const Words& keys, const Words& more = {}) {
   for (const std::string& key : keys) words.push_back("parallelism." + key);
   words.insert(words.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", words);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
@@ -49,19 +49,19 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
   const std::string words = "model.num_hidden_layers = 8 (command line); set it to";
-  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 3"}));
+  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + " 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
                    {"pipeline_parallel_schedule = \"zb_v\"",
-                    "10 stages of " + words + " 1 and parallelism.pipeline_parallel_schedule to \"1f1b\""}));
+                    "10 stages, which must be at most " + words, "or parallelism.pipeline_parallel_schedule to \"1f1b\""}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
-                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 4"}));
+                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 0"}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
-                   {"pipeline_parallel_stages_per_rank = 50", "more stages than model.num_hidden_layers = 8",
+                   {"pipeline_parallel_stages_per_rank = 50", "must be at most model.num_hidden_layers = 8",
                     "; set it to 4"}));
   EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
-                   {"make 450 stages of " + words + " 1"}));
+                   {"makes 450 stages, which must be at most " + words}));
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
-                   {"pipeline_parallel_stages_per_rank = 2", "takes 1 stage a rank; set it to 0"}));
+                   {"pipeline_parallel_stages_per_rank = 2", "must be 0 or 1 with", "set it to 1"}));
   EXPECT_TRUE(says(refusal(4, of("interleaved_1f1b", 4, {"pipeline_parallel_stages_per_rank=-1"})),
                    {"pipeline_parallel_stages_per_rank = -1", "must be at least 0"}));
 }
@@ -72,14 +72,14 @@ TEST(PipelineConfig, LayersByHandHaveToBeAllOfThemAndThoseOfEachStage) {
   };
   const std::string key = "parallelism.pipeline_parallel_layers = ";
   EXPECT_EQ(by_hand("5,0,1,2"), "");
-  EXPECT_TRUE(says(by_hand("4,2,2"), {key, "names 3 stages, but there are 4"}));
-  EXPECT_TRUE(says(by_hand("4,2,2,1"), {key, "adds up to 9 layers, not to model.num_hidden_layers = 8"}));
+  EXPECT_TRUE(says(by_hand("4,2,2"), {key, "must name all 4 stages, not 3; set it to [] or [-1]"}));
+  EXPECT_TRUE(says(by_hand("4,2,2,1"), {key, "must add up to model.num_hidden_layers = 8 (command line), not to 9"}));
   // The sum is 8, but a stage would have -1 layers.
-  EXPECT_TRUE(says(by_hand("4,3,-1,2"), {key, "a stage has 0 layers or more; -1 alone cuts by cost"}));
+  EXPECT_TRUE(says(by_hand("4,3,-1,2"), {key, "must have 0 layers or more for each stage; [-1] alone"}));
   EXPECT_TRUE(says(by_hand("-2"), {key, "must be at least -1"}));
-  EXPECT_TRUE(says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "but there are 8"}));
+  EXPECT_TRUE(says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "must name all 8 stages, not 4"}));
   EXPECT_TRUE(says(refusal(3, of("1f1b", 3, {"pipeline_parallel_layers=9223372036854775807,9223372036854775807,10"})),
-                   {"pipeline_parallel_layers", "gives a stage 9,223,372,036,854,775,807 layers of", "= 8"}));
+                   {"pipeline_parallel_layers", "must add up to model.num_hidden_layers = 8"}));
 }
 
 TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
@@ -88,7 +88,7 @@ TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
                    {"model.num_hidden_layers=128", fmt::format("training.global_batch_size={}", batch)});
   };
   EXPECT_TRUE(says(plan(40000), {"interleaved_1f1b", "training.global_batch_size = 40000", "training.local_batch_size",
-                                 "stages x microbatches = 128 x 40000 must be at most 4194304"}));
+                                 "128 stages times 40000 microbatches must be at most 4194304"}));
 }
 
 TEST(PipelineConfig, AFilesMistakesAreNamed) {
@@ -104,21 +104,22 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
                   "0SEND_F0 (line 1, cell 2)");
   EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two),
                    {key, "for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = 2 (command line)",
-                    "training.local_batch_size = 1 (command line) make 2; set the first to 1, or the second to 2"}));
+                    "training.local_batch_size = 1 (command line) make 2; set training.global_batch_size to 1, or "
+                    "training.local_batch_size to 2"}));
   // Each of two data ranks has four microbatches of one sequence, but the file has three.
   const std::string three = folder.write("three.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
-  EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set the first to 6"}));
+  EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set training.global_batch_size to 6"}));
   EXPECT_EQ(refusal(4, of(three, 2), {"training.global_batch_size=6"}), "");
   EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
-  EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "no kind 'Q'"}));
+  EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "unknown kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
   const Words short_model = {two[0], "model.num_hidden_layers=1"};
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
-                   {"has 2 stages, more than model.num_hidden_layers = 1"}));
+                   {"has 2 stages, which must be at most model.num_hidden_layers = 1"}));
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)), {"nowhere.csv", "there is no such file"}));
   std::filesystem::create_directory(folder / "folder.csv");
-  EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)), {"folder.csv", "it is no file"}));
+  EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)), {"folder.csv", "must be a file"}));
 }
 
 TEST(PipelineConfig, PostValidation) {

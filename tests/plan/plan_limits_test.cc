@@ -20,7 +20,7 @@ using Words = std::vector<std::string>;
 std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2, .vocab_size = 257}) {
   try {
     const Config config = parse_config("", "run.toml", overrides);
-    check_config(config);
+    check_with_advice(config);
     const Plan plan = advised_plan(config, facts);
     // All numbers are sums of positive parts, so that an overflow shows as a number that is not positive.
     for (const MemoryBytes& m : plan.memory) {
@@ -66,7 +66,7 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
                    {"training.steps = 9000000000000000000", "more tokens than can be counted"}));
   EXPECT_TRUE(
       says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
-           {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
+           {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 microbatches a rank"}));
 }
 
 // Rows and depth shard the batch, as data ranks do.
@@ -78,7 +78,7 @@ TEST(PlanLimits, MicrobatchesAreCountedByAllAxesThatCutTheBatch) {
     words.push_back(std::string("parallelism.tensor_parallel_mesh=") + mesh);
     return error_of(words, {.ranks = ranks, .vocab_size = 257});
   };
-  EXPECT_TRUE(says(on("[1,2,1]", 2), {"131072 of them a rank"}));
+  EXPECT_TRUE(says(on("[1,2,1]", 2), {"131072 microbatches a rank"}));
   EXPECT_EQ(on("[2,1,8]", 16), "no error");
 }
 
@@ -87,17 +87,17 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   const std::string key = "parallelism.context_parallel_", data = "parallelism.data_parallel_degree=";
   const RunFacts four{.ranks = 4, .vocab_size = 257};
   EXPECT_EQ(error_of({key + "ulysses=4", data + "4611686018427387904"}, four),
-            "parallelism.data_parallel_degree = 4611686018427387904 (command line) is more than the 4 ranks; set it to "
-            "1");
+            "parallelism.data_parallel_degree = 4611686018427387904 (command line) must be at most the 4 ranks of the run; "
+            "set it to 1");
   for (const char* degree : {"4611686018427387905", "9223372036854775807", "65537", "5"}) {
     for (const char* axis : {"ulysses", "ring"}) {
       const std::string error = error_of({key + axis + "=" + degree, data + "2"}, four);
-      EXPECT_TRUE(says(error, {key + axis + " = " + degree, "more than the 4 ranks; set it to 2"}));
+      EXPECT_TRUE(says(error, {key + axis + " = " + degree, "at most the 4 ranks of the run; set it to 2"}));
     }
-    EXPECT_TRUE(says(error_of({data + degree}, four), {" = ", degree, "more than the 4 ranks; set it to 4"}));
+    EXPECT_TRUE(says(error_of({data + degree}, four), {" = ", degree, "at most the 4 ranks of the run; set it to 4"}));
   }
   EXPECT_TRUE(says(error_of({key + "ring=2147483648", key + "ulysses=2"}, four),
-                   {"ring = 2147483648", "more than the 4 ranks; set it to 2"}));
+                   {"ring = 2147483648", "at most the 4 ranks of the run; set it to 2"}));
   EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
 }
 
@@ -105,14 +105,14 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
 TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
   const std::string tensor = "parallelism.tensor_parallel_", ring = "parallelism.context_parallel_ring=";
   const RunFacts three{.ranks = 3, .vocab_size = 257}, four{.ranks = 4, .vocab_size = 257};
-  EXPECT_EQ(error_of({tensor + "degree=8", ring + "2"}, three),
-            "parallelism.tensor_parallel_degree = 8 (command line) is more than the 3 ranks; make run.ranks a multiple "
-            "of 2 and set it to 1");
-  EXPECT_EQ(error_of({tensor + "degree=1", ring + "2"}, four), "no error");
-  EXPECT_EQ(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
-            "parallelism.tensor_parallel_mesh = [3, 4, 1] (command line) is more than the 4 ranks; set it to [1, 1, 1] "
-            "and parallelism.tensor_parallel_kind to \"1d\"");
-  EXPECT_EQ(error_of({tensor + "kind=1d", tensor + "mesh=1,1,1", ring + "4"}, four), "no error");
+  EXPECT_TRUE(says(error_of({tensor + "degree=8", ring + "2"}, three),
+                   {"parallelism.tensor_parallel_degree = 8 (command line) must be at most the 3 ranks of the run",
+                    "set it to 1 and parallelism.context_parallel_ring to 3"}));
+  EXPECT_EQ(error_of({tensor + "degree=1", ring + "3"}, three), "no error");
+  EXPECT_TRUE(says(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
+                   {"parallelism.tensor_parallel_mesh = [3, 4, 1] (command line) must be at most the 4 ranks of the run",
+                    "set it to [1, 4, 1] and parallelism.context_parallel_ring to 1"}));
+  EXPECT_EQ(error_of({tensor + "kind=2d", tensor + "mesh=1,4,1", ring + "1"}, four), "no error");
 }
 
 // If degrees and ranks do not fit, the number of ranks that the degrees need is offered.
@@ -125,10 +125,10 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
     const char* says;
   };
   const Misfit misfits[] = {
-      {{data + "3"}, 3, "does not fit 4 ranks; set it to 4 or -1, or run.ranks to 3"},
-      {{data + "2", ring + "3"}, 6, "make run.ranks a multiple of 3 and this -1, or set run.ranks"},
-      {{data + "5"}, 5, "is more than the 4 ranks; set it to 4, or set run.ranks to 5"},
-      {{data + "8", ring + "2"}, 16, "set it to 2, or set run.ranks to 16"}};
+      {{data + "3"}, 3, "must equal the 4 ranks of the run; set it to 4 or -1, or run.ranks to 3"},
+      {{data + "2", ring + "3"}, 6, "their product 6 must equal the 4 ranks of the run"},
+      {{data + "5"}, 5, "must be at most the 4 ranks of the run; set it to 4, or run.ranks to 5"},
+      {{data + "8", ring + "2"}, 16, "set it to 2, or run.ranks to 16"}};
   for (const Misfit& misfit : misfits) {
     const std::string error = error_of(misfit.words, {.ranks = 4, .vocab_size = 257});
     EXPECT_TRUE(says(error, {misfit.says, fmt::format("run.ranks to {}", misfit.wanted)}));
@@ -138,7 +138,7 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
   // ranks.
   for (const Words& words : {Words{stages + "8"}, Words{data + "65536", ring + "65536"}}) {
     const std::string error = error_of(words, {.ranks = 4, .vocab_size = 257});
-    EXPECT_TRUE(says(error, {"is more than the 4 ranks"}));
+    EXPECT_TRUE(says(error, {"must be at most the 4 ranks"}));
     EXPECT_EQ(error.find("run.ranks"), std::string::npos) << error;
   }
 }
@@ -205,7 +205,7 @@ TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
   EXPECT_EQ(error_of(words, two), "no error");
   Words ring = words;
   ring.push_back("parallelism.context_parallel_ring=2");
-  EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 of them a rank, 65536 at most"}));
+  EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 microbatches a rank, which must be at most 65536"}));
   // A run on one rank would be refused, so that it is not offered as an alternative.
   const Plan plan = advised_plan(parse_config("", "run.toml", words), two);
   const auto offered = [&](const char* change) {

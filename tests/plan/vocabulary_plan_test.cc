@@ -32,7 +32,7 @@ Plan plan_of(int ranks, const std::string& how, const Words& more = {}) {
   if (ranks > 1) keys.push_back(fmt::format("parallelism.pipeline_parallel_degree={}", ranks));
   keys.insert(keys.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", keys);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config,
                       {.ranks = config.run.ranks > 0 ? static_cast<int>(config.run.ranks) : 1, .vocab_size = 257});
 }
@@ -235,13 +235,13 @@ TEST(VocabularyPlan, CountsWhatSmoothingOfCappedLogitsMultiplies) {
 
 TEST(VocabularyPlan, RefusesWhatCannotBe) {
   EXPECT_TRUE(says(refusal(1, "algorithm_2"),
-                   {"parallelism.vocabulary_parallel = \"algorithm_2\"", "changes nothing", "\"none\""}));
+                   {"parallelism.vocabulary_parallel = \"algorithm_2\"", "has no effect", "\"none\""}));
   EXPECT_TRUE(says(refusal(1, "algorithm_2", {p + "data_parallel_degree=1", p + "pipeline_parallel_degree=-1"}),
-                   {"one pipeline rank", "set it to \"none\""}));
+                   {"requires several pipeline ranks", "set it to \"none\""}));
   EXPECT_TRUE(says(refusal(4, "interlaced", {p + "pipeline_parallel_schedule=zb_h1"}),
-                   {"pipeline_parallel_schedule = \"zb_h1\"", "order of 1F1B's", "\"1f1b\""}));
+                   {"pipeline_parallel_schedule = \"zb_h1\"", "must be \"1f1b\" with", "set it to \"1f1b\""}));
   EXPECT_TRUE(says(refusal(4, "redistribution", {p + "pipeline_parallel_layers=2,2,2,2"}),
-                   {"pipeline_parallel_layers = [2, 2, 2, 2]", "by their cost", "set it to []"}));
+                   {"pipeline_parallel_layers = [2, 2, 2, 2]", "must be [] with", "set it to []"}));
   EXPECT_EQ(refusal(4, "redistribution", {p + "pipeline_parallel_layers=-1"}), "");
 }
 
@@ -252,8 +252,8 @@ TEST(VocabularyPlan, AFilesOrderIsLookedAt) {
                                       "training.global_batch_size=2"});
   };
   EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
-  EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"), {"1F0 stands behind", "last stage's outputs"}));
-  EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"), {"0B0 stands behind", "first stage's gradients"}));
+  EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"), {"1F0 must come before microbatch 1", "last stage's outputs"}));
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"), {"0B0 must come before microbatch 1", "first stage's gradients"}));
 }
 
 TEST(VocabularyChoices, AreThePlansOfTheOthers) {
@@ -277,7 +277,7 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   const Plan small = plan_of(4, "none", {"model.vocab_size=300", "model.num_hidden_layers=16"});
   EXPECT_NE(recommended(vocabulary_choices(small)).name, "naive");
   const std::string text = explain(plan);
-  EXPECT_TRUE(says(text, {"the vocabulary's layers over as many pipeline ranks", "as planned", "recommended",
+  EXPECT_TRUE(says(text, {"placements of the vocabulary layers on 4 pipeline ranks", "as planned", "recommended",
                           "1/4 of embedding and head", "output layer, cut over the pipeline"}));
   const auto json = nlohmann::json::parse(plan_json(plan));
   EXPECT_EQ(json["vocabulary_choices"].size(), 6u);

@@ -38,7 +38,7 @@ class RunFile(ProcessTest):
     def test_contradictions(self):
         for setting, *parts in (
                 ("training.local_batch_size=9", "training.local_batch_size = 9", "training.global_batch_size = 5"),
-                ("model.num_key_value_heads=3", "model.num_key_value_heads = 3", "num_attention_heads = 4", "1, 2 or 4"),
+                ("model.num_key_value_heads=3", "model.num_key_value_heads = 3", "must divide model.num_attention_heads = 4", "set it to 2 or 4"),
                 ("training.seq_len=500", "training.seq_len = 500", "max_position_embeddings = 128"),
                 ("parallelism.data_parallel_degree=3", "parallelism.data_parallel_degree = 3", "2 ranks", "set it to 2"),
                 ("parallelism.zero_stage=2", "parallelism.zero_stage = 2", "set it to 0"),
@@ -73,8 +73,8 @@ class RunFile(ProcessTest):
         limit = "run.memory_gib_per_rank=1e-5"
         for command in ("plan", "train"):
             result = self.orthant(command, "run.toml", limit)
-            self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "tensors of rank 0 take; raise it to 0.00")
-        self.assert_says(self.orthant("verify", "run.toml", limit), 1, "tensors of rank 0 take; raise it to 0.00")
+            self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "tensors of rank 0; set it to 0.00")
+        self.assert_says(self.orthant("verify", "run.toml", limit), 1, "tensors of rank 0; set it to 0.00")
         plan = json.loads(self.orthant("plan", "run.toml", "--json").out)
         need = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
         enough = f"run.memory_gib_per_rank={need / 2**30!r}"
@@ -86,8 +86,8 @@ class RunFile(ProcessTest):
     def test_sequences_that_cannot_be_sharded(self):
         cut = "parallelism.context_parallel_"
         for settings, *parts in (
-                ([cut + "ulysses=3"], cut + "ulysses = 3", "more than the 2 ranks", "set it to 2"),
-                (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "without a head", "set it to 4"),
+                ([cut + "ulysses=3"], cut + "ulysses = 3", "at most the 2 ranks", "set it to 2"),
+                (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "must be at most model.num_attention_heads = 4", "set it to 4"),
                 (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "set it to 16"),
                 (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "set it to 2"),
                 ([cut + "ring=2", cut + "attention=linformer"], "linformer_length")):

@@ -216,12 +216,12 @@ class Launchers(ProcessTest):
             self.assertNotIn("store", result.err)
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)
-        self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) is more than the 3 ranks", messages[0])
+        self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) must be at most the 3 ranks of the run", messages[0])
 
     def test_incomplete_variables_of_torchrun(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
         self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                         "MASTER_PORT": "1234"}), 1, "rank 2 of 2")
+                                         "MASTER_PORT": "1234"}), 1, "the rank is 2 and the world size 2")
         self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
 
     def test_unknown_host(self):

@@ -122,11 +122,11 @@ class Pipeline(ProcessTest):
         (self.folder / "mine.csv").write_text("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n")
         for keys, parts in (
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
-                (stages("zb_v", 2, "model.num_hidden_layers=3"), ("make 4 stages of model.num_hidden_layers = 3",)),
+                (stages("zb_v", 2, "model.num_hidden_layers=3"), ("makes 4 stages, which must be at most model.num_hidden_layers = 3",)),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
                 (stages("mine.csv", 2),
                  ("the schedule is for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = ",
-                  "set the first to 2, or")),
+                  "set training.global_batch_size to 2, or")),
                 (stages("gpipe", 2, "parallelism.vocabulary_parallel=interlaced"),
                  ("parallelism.pipeline_parallel_schedule", "set it to \"1f1b\""))):
             with self.subTest(keys):

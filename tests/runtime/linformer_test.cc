@@ -2,6 +2,8 @@
 // each rank holds its own rows alone. Checkpoints hold all rows, and the planned bytes are sent and held.
 #include <gtest/gtest.h>
 
+#include "advice/explain.h"
+#include "advice/plan_json.h"
 #include "base/errors.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
@@ -195,7 +197,7 @@ TEST(LinformerRuns, AreExplained) {
                    {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
                     "attention, summaries, forward", "gradient norm, by parameter", "not compared: with Linformer"}));
   EXPECT_TRUE(says(plan_json(plan), {"\"layout\": \"[S(ring), -]\""}));
-  EXPECT_TRUE(says(explain(run.plan(2)), {"every rank holds every parameter whole"}));
+  EXPECT_TRUE(says(explain(run.plan(2)), {"every rank holds all parameters"}));
 }
 
 TEST(LinformerRuns, AreRefusedInWords) {
@@ -221,7 +223,7 @@ TEST(LinformerRuns, AreRefusedInWords) {
   EXPECT_TRUE(says(refusal({masked}, {ring, both}), {"context_parallel_attention", "model.linformer_length = 0"}));
   EXPECT_TRUE(says(refusal({masked, length}, {ring, both, "parallelism.context_parallel_placement=contiguous",
                                               "parallelism.context_parallel_window=2"}),
-                   {"context_parallel_window = 2", "one ring", "set it to 0"}));
+                   {"context_parallel_window = 2", "requires ring_attention", "set it to 0"}));
   EXPECT_EQ(refusal({masked, length}, {ring, both, "parallelism.context_parallel_placement=contiguous"}), "accepted");
 }
 

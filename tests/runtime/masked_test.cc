@@ -180,7 +180,7 @@ TEST(MaskedRuns, HaveATokenMoreThanTheTokenizer) {
   EXPECT_FALSE(run.plan(1).architecture.causal());
   EXPECT_EQ(run.plan(1, {"model.vocab_size=258"}).architecture.vocab_size, 258);
   EXPECT_TRUE(says(message_of<ConfigError>([&] { run.plan(1, {"model.vocab_size=257"}); }),
-                   {"model.vocab_size = 257", "vocabulary of 257 and the mask token", "at least 258"}));
+                   {"model.vocab_size = 257", "at least the 258 entries of the tokenizer with the mask token"}));
   const std::vector<int64_t> seen = run.data().train.batch(0, 50).tokens;
   EXPECT_EQ(*std::ranges::max_element(seen), mask_token(257));
 }

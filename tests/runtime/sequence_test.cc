@@ -160,14 +160,13 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
     return std::string("accepted");
   };
   EXPECT_TRUE(says(refusal(8, {"parallelism.context_parallel_ulysses=8"}),
-                   {"context_parallel_ulysses = 8", "num_attention_heads = 4",
-                    "; set it to 4 and parallelism.context_parallel_ring to 2"}));
+                   {"context_parallel_ulysses = 8", "must be at most model.num_attention_heads = 4", "; set it to 4"}));
   EXPECT_TRUE(
       says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "; set it to 32"}));
   EXPECT_TRUE(says(refusal(4, {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=3"}),
-                   {"context_parallel_window = 3", "does not divide", "; set it to 2"}));
+                   {"context_parallel_window = 3", "a divisor from 2 to half of parallelism.context_parallel_ring = 4", "; set it to 2"}));
   EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}),
-                   {"context_parallel_ring = 4", "4 of 6 ranks", "multiple of 4"}));
+                   {"context_parallel_ring = 4", "its 4 ranks must divide the 6 ranks", "run.ranks to "}));
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
   EXPECT_EQ(refusal(6, rest), "accepted");
   // Settings of a ring are refused if the ring is one rank, also if it is the rest that the other degrees leave.
@@ -178,7 +177,7 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
     keys.push_back(fmt::format("parallelism.context_parallel_{}={}", key, value));
     EXPECT_EQ(refusal(2, rest), "accepted");
     EXPECT_TRUE(says(refusal(2, keys), {fmt::format("context_parallel_{} = ", key), "context_parallel_ring = -1",
-                                        "changes nothing where the rest is one rank", legal}));
+                                        "which is 1 on these ranks", legal}));
   }
 }
 

@@ -18,7 +18,7 @@ inline Plan plan_of(int ranks, const std::vector<std::string>& keys, const std::
   for (const std::string& key : keys) words.push_back("parallelism." + key);
   words.insert(words.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", words);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 

@@ -51,7 +51,7 @@ class TinyRun {
     folder_.write("held_out.txt", markov_text(7, 700).substr(100));
     folder_.write("run.toml", run_file());
     config_ = load_config(folder_ / "run.toml", overrides);
-    check_config(config_);
+    check_with_advice(config_);
     data_ = std::make_unique<TrainingData>(open_training_data(config_));
   }
 

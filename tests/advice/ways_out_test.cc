@@ -1,5 +1,5 @@
 // Reads the key, the law and the offered settings of a refusal.
-#include "tests/combinations/ways_out.h"
+#include "tests/support/ways_out.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,133 @@
+// A refusal offers all the settings that make the run legal, even if the run breaks several laws.
+#include "advice/nearest_legal.h"
+
+#include <gtest/gtest.h>
+
+#include "advice/advised_plan.h"
+#include "plan/plan.h"
+
+namespace orthant::nearest_legal_test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// The message with which check_with_advice() or advised_plan() refuses the settings; empty if they are legal.
+std::string error_of(const Words& overrides, int ranks) {
+  Words all = overrides;
+  all.push_back(fmt::format("run.ranks={}", ranks));
+  try {
+    const Config config = parse_config("", "run.toml", all);
+    check_with_advice(config);
+    advised_plan(config, {.ranks = ranks, .vocab_size = 257});
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const std::string kParallel = "parallelism.";
+
+struct Broken {
+  int ranks;
+  Words settings;
+  std::string ways;  // the end of the message
+  std::vector<Words> offered;
+};
+
+TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
+  const std::string grid = kParallel + "tensor_parallel_kind=2d", mesh = kParallel + "tensor_parallel_mesh=2,2,1";
+  const std::string degree = kParallel + "tensor_parallel_degree=", sequence = kParallel + "tensor_parallel_sequence=";
+  const std::string masked = "model.objective=masked", summaries = "model.linformer_length=64";
+  const std::string attention = kParallel + "context_parallel_attention=";
+  const std::string placement = kParallel + "context_parallel_placement=";
+  for (const Broken& broken : std::vector<Broken>{
+           {4,
+            {grid, mesh, degree + "2", sequence + "false"},
+            "; set it to 1 and parallelism.tensor_parallel_sequence to true, or parallelism.tensor_parallel_kind to \"1d\" and "
+            "parallelism.tensor_parallel_mesh to [1, 1, 1]",
+            {{degree + "1", sequence + "true"}}},
+           {1,
+            {"model.attention_bias=true", "model.mlp_bias=true", "model.sliding_window=8"},
+            "; set it to false and model.mlp_bias to false, or model.sliding_window to 0",
+            {{"model.attention_bias=false", "model.mlp_bias=false"}}},
+           {2,
+            {masked, summaries, kParallel + "context_parallel_ring=2"},
+            "; set it to \"linformer\" and parallelism.context_parallel_placement to \"contiguous\", or "
+            "model.linformer_length to 0, or parallelism.context_parallel_ring to 1",
+            {{attention + "linformer", placement + "contiguous"}}},
+           {1,
+            {masked, summaries, "data.mask_documents=true", "data.long_documents=cut"},
+            "; set it to false and data.long_documents to \"refuse\", or model.linformer_length to 0",
+            {{"data.mask_documents=false", "data.long_documents=refuse"}}},
+           {4,
+            {kParallel + "pipeline_parallel_degree=4", kParallel + "pipeline_parallel_schedule=zb_v"},
+            "; set it to 2, or parallelism.pipeline_parallel_schedule to \"1f1b\", or model.num_hidden_layers to 8",
+            {{kParallel + "pipeline_parallel_degree=2"}}},
+           {6,
+            {kParallel + "data_parallel_degree=2", degree + "3", sequence + "false"},
+            "; set it to 2 and parallelism.data_parallel_degree to 3",
+            {{degree + "2", kParallel + "data_parallel_degree=3"}}}}) {
+    const std::string error = error_of(broken.settings, broken.ranks);
+    EXPECT_TRUE(error.ends_with(broken.ways)) << error;
+    for (const Words& offered : broken.offered) {
+      Words changed = broken.settings;
+      changed.insert(changed.end(), offered.begin(), offered.end());
+      EXPECT_EQ(error_of(changed, broken.ranks), "") << broken.ways;
+    }
+  }
+}
+
+std::vector<Remedy> remedies_of(const Refusal& refusal, const std::function<void(const Config&)>& check) {
+  return nearest_legal(parse_config("", "run.toml", {}), refusal, check);
+}
+
+TEST(NearestLegal, TakesTheNearestValuesThatWork) {
+  const auto multiple_of_seven = [](const Config& other) {
+    if (other.training.seq_len % 7 != 0) throw ConfigError("not a multiple of seven");
+  };
+  const Refusal refusal("training.seq_len = 256 must be a multiple of 7", {"training.seq_len"}, {7});
+  const std::vector<Remedy> remedies = remedies_of(refusal, multiple_of_seven);
+  EXPECT_EQ(remedies, (std::vector<Remedy>{{{"training.seq_len", "259"}}, {{"training.seq_len", "252"}}}));
+  EXPECT_STREQ(with_remedies(refusal, remedies).what(),
+               "training.seq_len = 256 must be a multiple of 7; set it to 259 or 252");
+}
+
+TEST(NearestLegal, OffersNothingIfNothingWorks) {
+  const Refusal refusal("no run is legal", {"training.seq_len", "run.ranks"}, {4});
+  const std::vector<Remedy> none = remedies_of(refusal, [](const Config&) { throw ConfigError("never"); });
+  EXPECT_TRUE(none.empty());
+  EXPECT_STREQ(with_remedies(refusal, none).what(), "no run is legal");
+}
+
+// Two laws that require opposite settings: the search for a way out terminates.
+TEST(NearestLegal, LeavesLawsThatContradictEachOther) {
+  const auto other_value = [](const Config& other) {
+    throw Refusal("no", {"training.seq_len", "training.steps"}, {other.training.seq_len == 4 ? 3.0 : 4.0});
+  };
+  EXPECT_TRUE(remedies_of(Refusal("no", {"training.seq_len"}, {3}), other_value).empty());
+}
+
+// Sizes that a launcher or a model to continue fixes are not offered.
+TEST(NearestLegal, LeavesWhatTheUserCannotChange) {
+  Config config = parse_config("", "run.toml", {});
+  config.origins["run.ranks"] = "launcher";
+  config.origins["training.seq_len"] = "model/config.json";
+  const Refusal refusal("no", {"run.ranks", "training.seq_len", "training.steps"}, {});
+  const std::vector<Remedy> remedies = nearest_legal(config, refusal, [](const Config&) {});
+  ASSERT_FALSE(remedies.empty());
+  for (const Remedy& remedy : remedies) EXPECT_EQ(remedy[0].key, "training.steps");
+}
+
+TEST(NearestLegal, WritesWaysOfOneKeyTogether) {
+  const Refusal refusal("training.steps = 3 (default) is refused", {"training.steps", "run.ranks"});
+  const std::vector<Remedy> remedies = {{{"training.steps", "1"}},
+                                        {{"training.steps", "2"}},
+                                        {{"training.steps", "4"}, {"run.ranks", "3"}},
+                                        {{"run.ranks", "5"}}};
+  EXPECT_STREQ(with_remedies(refusal, remedies).what(),
+               "training.steps = 3 (default) is refused; set it to 1 or 2, or it to 4 and run.ranks to 3, or run.ranks "
+               "to 5");
+}
+
+}  // namespace
+}  // namespace orthant::nearest_legal_test
