@@ -1,5 +1,7 @@
 #include "parallel/tensor/mesh.h"
 
+#include <ATen/ATen.h>
+
 namespace orthant {
 namespace {
 
@@ -17,6 +19,14 @@ Redistribution TensorMesh::gather(const at::Tensor& part, int64_t width) const {
 
 Redistribution TensorMesh::sum(const at::Tensor& summand) const {
   return start(comm_, summand, sum_stream(plan_, summand.sizes().vec()));
+}
+
+at::Tensor TensorMesh::gather_columns(const at::Tensor& own) const {
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape.insert(shape.begin(), plan_.columns);
+  const at::Tensor all = at::empty(shape, own.options());
+  comm_.all_gather(all, own.contiguous(), kOverColumns).wait();
+  return all;
 }
 
 Redistribution TensorMesh::gather_rows(const at::Tensor& part, int dim, int64_t extent) const {

@@ -29,6 +29,8 @@ class TensorMesh {
   /// Starts the sum over columns of partial sums: a reduce-scatter to this rank's shard, or an all-reduce if columns do
   /// not shard the stream.
   Redistribution sum(const at::Tensor& summand_BTC) const;
+  /// The tensors of all columns, stacked: [columns, ...], an all-gather.
+  at::Tensor gather_columns(const at::Tensor& own) const;
   /// Starts an all-gather over rows of a matrix that rows shard along `dim`, of this extent; and the reverse, a
   /// reduce-scatter of partial sums over rows to this rank's shard along `dim`.
   Redistribution gather_rows(const at::Tensor& part, int dim, int64_t extent) const;

@@ -35,12 +35,7 @@ at::Tensor SliceMesh::part(const at::Tensor& numbers, int64_t sequences) const {
 }
 
 at::Tensor SliceMesh::gather_columns(const at::Tensor& own) const {
-  if (columns() == 1) return own.unsqueeze(0);
-  std::vector<int64_t> shape = own.sizes().vec();
-  shape.insert(shape.begin(), columns());
-  const at::Tensor all = at::empty(shape, own.options());
-  mesh_->comm().all_gather(all, own.contiguous(), {kColumn}).wait();
-  return all;
+  return alone() ? own.unsqueeze(0) : mesh_->gather_columns(own);
 }
 
 at::Tensor SliceMesh::gather_logits(Comm& comm, const at::Tensor& own, Axes axes, int64_t vocabulary) const {

@@ -34,7 +34,7 @@ class SliceMesh {
   at::Tensor sum(const at::Tensor& summand_NC, int64_t sequences) const;
   /// The entries of numbers_N (one for each token) whose tokens are in this rank's shard of the stream.
   at::Tensor part(const at::Tensor& numbers_N, int64_t sequences) const;
-  /// The tensors of all columns, stacked: [columns, ...], an all-gather.
+  /// As in TensorMesh.
   at::Tensor gather_columns(const at::Tensor& own) const;
 
   /// Logits [N,V] from this column's [N,V_j], where the vocabulary is sharded over `outer` axes first and over columns

@@ -12,6 +12,7 @@
 #include "model/loss.h"
 #include "parallel/tensor/embedding_shard.h"
 #include "parallel/tensor/layers.h"
+#include "parallel/tensor/softmax_statistics.h"
 #include "parallel/tensor/stationary.h"
 #include "parallel/tensor/weight_sum.h"
 
@@ -51,39 +52,25 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   }
 };
 
+// std::exp() of each element; at::exp() may differ from it in the last bit.
+at::Tensor exponential(const at::Tensor& x_N) {
+  const at::Tensor from_N = x_N.contiguous(), y_N = at::empty_like(from_N);
+  const double* x = from_N.const_data_ptr<double>();
+  std::transform(x, x + from_N.numel(), y_N.mutable_data_ptr<double>(), [](double each) { return std::exp(each); });
+  return y_N;
+}
+
 // Replaces this column's statistics by those of the whole vocabulary. Returns the sum of the losses.
 double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels,
              const OutputLoss& loss, int64_t vocabulary) {
   const auto rows = static_cast<int64_t>(own.size());
-  const int64_t told = loss.statistics();
-  std::vector<double> said;
-  for (const auto& [maximum, sum, picked, total] : own) {
-    said.insert(said.end(), {maximum, sum, picked});
-    if (told > 3) said.push_back(total);
-  }
-  const at::Tensor mine = at::from_blob(said.data(), {rows, told}, at::kDouble);
-  const at::Tensor all = at::empty({mesh.plan().columns, rows, told}, at::kDouble);
-  mesh.comm().all_gather(all, mine, kOverColumns).wait();
-  const auto* parts = all.const_data_ptr<double>();
+  const at::Tensor all_NS = at::from_blob(own.data(), {rows, 4}, at::kDouble);
+  const at::Tensor sent_SN = all_NS.narrow(1, 0, loss.statistics()).t();
+  sent_SN.copy_(merge_statistics(mesh.gather_columns(sent_SN), exponential));
   const auto* label = labels.const_data_ptr<int64_t>();
   double losses = 0;
-  for (int64_t row = 0; row < rows; ++row) {
-    SoftmaxStatistics whole{-INFINITY, 0, 0, 0};
-    const auto part = [&](int64_t column) {
-      const double* numbers = parts + (column * rows + row) * told;
-      return SoftmaxStatistics{numbers[0], numbers[1], numbers[2], told > 3 ? numbers[3] : 0};
-    };
-    for (int64_t column = 0; column < mesh.plan().columns; ++column) {
-      if (std::isnan(part(column).maximum)) whole.maximum = NAN;
-      whole.maximum = std::max(whole.maximum, part(column).maximum);
-    }
-    for (int64_t column = 0; column < mesh.plan().columns; ++column) {
-      if (part(column).sum != 0) whole.sum += part(column).sum * std::exp(part(column).maximum - whole.maximum);
-      whole.picked += part(column).picked;
-      whole.total += part(column).total;
-    }
-    own[static_cast<size_t>(row)] = whole;
-    if (label[row] != kIgnoredLabel) losses += loss_of(whole, loss, vocabulary);
+  for (size_t row = 0; row < own.size(); ++row) {
+    if (label[row] != kIgnoredLabel) losses += loss_of(own[row], loss, vocabulary);
   }
   return losses;
 }

@@ -12,6 +12,7 @@
 #include "model/linear.h"
 #include "model/loss.h"
 #include "model/primitives.h"
+#include "parallel/tensor/softmax_statistics.h"
 
 namespace orthant {
 namespace {
@@ -38,23 +39,7 @@ void product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (a.size(1) > 0) add_product(sum, a, b, false);
 }
 
-// Factor that turns exponentials under the maximum `from` into those under `to`; 0 if from is -infinity (no logits).
-at::Tensor rescaling(const at::Tensor& from, const at::Tensor& to) {
-  return (from - to).exp_().masked_fill_(from.eq(-INFINITY), 0.0);
-}
-
 }  // namespace
-
-at::Tensor merge_statistics(const at::Tensor& statistics) {
-  const at::Tensor all = statistics.to(at::kDouble), joined = at::zeros_like(all[0]);
-  joined[0].copy_(all.select(1, 0).amax(0));
-  for (int64_t rank = 0; rank < all.size(0); ++rank) {
-    const at::Tensor own = all[rank];
-    joined[1].add_(own[1] * rescaling(own[0], joined[0]));
-    joined.narrow(0, 2, own.size(0) - 2).add_(own.narrow(0, 2, own.size(0) - 2));
-  }
-  return joined;
-}
 
 FullSoftmax compute_full_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
                                  const OutputTokens& tokens) {

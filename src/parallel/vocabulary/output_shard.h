@@ -44,9 +44,7 @@ struct FullSoftmax {
   at::Tensor picked_N;          // the label's z
   at::Tensor losses_N;          // weighted and scaled; 0 for an ignored label
 };
-/// Joins statistics [ranks, OutputLoss::statistics(), N] in the order of ranks: [OutputLoss::statistics(), N] float64.
-at::Tensor merge_statistics(const at::Tensor& statistics);
-/// Softmax and losses from the same statistics.
+/// Softmax and losses from the statistics of all ranks, [ranks, OutputLoss::statistics(), N].
 FullSoftmax compute_full_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
                                  const OutputTokens& tokens);
 
