@@ -10,6 +10,7 @@
 #include "base/file_errors.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "config/hf_family.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -138,39 +139,68 @@ void read_all_rope(Fields& fields, Architecture& model, const std::string& sourc
   model = other;
 }
 
+const HfFamily& read_family(Fields& fields) {
+  const HfFamily* family = find_family(fields.text("model_type").value_or(""));
+  if (family == nullptr) {
+    fields.refuse("model_type", "only \"llama\", \"mistral\", \"qwen3\" and \"starcoder2\" are supported");
+  }
+  return *family;
+}
+
 // Refuses settings that change the computation in a way that Orthant does not support.
-void refuse_unsupported(Fields& fields) {
-  const auto type = fields.text("model_type");
-  if (!type || (*type != "llama" && *type != "mistral")) {
-    fields.refuse("model_type", "only \"llama\" and \"mistral\" are supported");
+void refuse_unsupported(Fields& fields, const HfFamily& family) {
+  const auto refuse_flag = [&](const char* key, bool allowed, const std::string& why) {
+    if (!allowed && fields.boolean(key, false)) fields.refuse(key, why + "; expected false");
+  };
+  const std::string type(family.model_type);
+  refuse_flag("attention_bias", family.attention_bias, fmt::format("a \"{}\" has no such biases", type));
+  refuse_flag("mlp_bias", family.mlp_bias, fmt::format("a \"{}\" has no such biases", type));
+  if (!family.window_switch.empty()) {
+    refuse_flag(std::string(family.window_switch).c_str(), false, "a sliding window of some layers is not supported");
   }
-  for (const char* key : {"attention_bias", "mlp_bias"}) {  // transformers' Mistral would ignore them
-    if (*type == "mistral" && fields.boolean(key, false)) {
-      fields.refuse(key, "only \"llama\" has biases; expected false");
-    }
+  const std::string own_act(family.hidden_act);
+  if (!own_act.empty() && fields.text("hidden_act").value_or(own_act) != own_act) {
+    fields.refuse("hidden_act", fmt::format("only \"{}\" is supported in a \"{}\"", family.hidden_act, type));
   }
-  if (fields.text("hidden_act").value_or("silu") != "silu") fields.refuse("hidden_act", "only \"silu\" is supported");
   if (fields.find("quantization_config") != nullptr) {
     fields.refuse("quantization_config", "quantized weights are not supported; store them as float32 or bfloat16");
   }
-  const Json* dropout = fields.find("attention_dropout");
-  if (dropout != nullptr && *dropout != 0) {
-    fields.refuse("attention_dropout", "not supported; expected 0, null or no such key");
+  for (const char* key : {"attention_dropout", "residual_dropout", "embedding_dropout"}) {
+    const Json* dropout = fields.find(key);
+    if (dropout != nullptr && *dropout != 0) fields.refuse(key, "not supported; expected 0, null or no such key");
   }
   const Json* partial = fields.find("partial_rotary_factor");
   if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "only 1 is supported");
 }
 
-// Only Mistral has a sliding window. A llama file that states one was not written for transformers' Llama.
-int64_t read_sliding_window(Fields& fields) {
-  constexpr int64_t kMistralDefault = 4096;
-  const bool mistral = fields.text("model_type") == "mistral";
+// A file of a family without windows that states one was not written for the family's class in transformers.
+int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
   const Json* value = fields.find("sliding_window");
-  if (value == nullptr) return mistral && !fields.has_null("sliding_window") ? kMistralDefault : 0;
+  if (value == nullptr) return fields.has_null("sliding_window") ? 0 : family.default_window;
   const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
-  if (window > 0 && !mistral)
-    fields.refuse("sliding_window", "only \"mistral\" has one; expected 0, null or no such key");
+  if (!family.window_switch.empty()) return 0;  // its switch is off
+  if (window > 0 && !family.window) {
+    fields.refuse("sliding_window",
+                  fmt::format("a \"{}\" has none; expected 0, null or no such key", family.model_type));
+  }
   return window;
+}
+
+// The operations of a block that the family stands for.
+void read_operations(Fields& fields, const HfFamily& family, Architecture& model) {
+  if (family.norm.empty()) {
+    model.norm = fields.text("norm").value_or(model.norm);
+    model.mlp = fields.text("mlp").value_or(model.mlp);
+    model.qk_norm = fields.boolean("qk_norm", false);
+    return;
+  }
+  model.norm = family.norm;
+  model.mlp = family.mlp;
+  model.qk_norm = family.qk_norm;
+  model.rms_norm_eps = fields.positive(std::string(family.eps), model.rms_norm_eps);
+  if (!family.both_biases.empty()) {
+    model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), true);
+  }
 }
 
 std::string read_dtype(Fields& fields) {
@@ -266,13 +296,16 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   const Json object = parse_json(text, source);
   if (!object.is_object()) throw DataError(fmt::format("{}: expected a JSON object", source));
   Fields fields(object, source);
-  refuse_unsupported(fields);
+  const HfFamily& family = read_family(fields);
+  refuse_unsupported(fields, family);
   HfConfig config;
   Architecture& model = config.model;
+  model.tie_word_embeddings = family.tied_by_default;
   read_model_keys(fields, model);
   check_heads(fields, model);
+  read_operations(fields, family, model);
   model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";
-  model.sliding_window = read_sliding_window(fields);
+  model.sliding_window = read_sliding_window(fields, family);
   model.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
   read_all_rope(fields, model, source);
   read_token_ids(fields, config);

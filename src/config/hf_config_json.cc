@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "config/hf_config.h"
+#include "config/hf_family.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -24,11 +25,24 @@ Json rope_scaling(const Architecture& model) {
 
 // No loader knows the modified names. Therefore none takes a model of masked tokens for a causal one, or a model with
 // capped logits for one without.
-std::string architecture_name(const Architecture& model) {
-  const bool windowed = model.sliding_window > 0;         // transformers' Llama would ignore it
-  const bool capped = model.final_logit_softcapping > 0;  // transformers' Llama and Mistral would ignore it
-  return std::string(windowed ? "Mistral" : "Llama") + (capped ? "Softcapped" : "") +
+std::string architecture_name(const HfFamily& family, const Architecture& model) {
+  return std::string(family.class_prefix) + (model.final_logit_softcapping > 0 ? "Softcapped" : "") +
          (model.causal() ? "ForCausalLM" : "ForMaskedLM");
+}
+
+// Writes the keys by which the family's file differs from Llama's.
+void put_family_keys(Json& object, const HfFamily& family, const Architecture& model) {
+  if (family.norm.empty()) {
+    object["norm"] = model.norm;
+    object["mlp"] = model.mlp;
+    object["qk_norm"] = model.qk_norm;
+  } else {
+    object["hidden_act"] = std::string(family.hidden_act);
+    object[std::string(family.eps)] = model.rms_norm_eps;
+  }
+  if (!family.both_biases.empty()) object[std::string(family.both_biases)] = model.attention_bias;
+  if (!family.window_switch.empty()) object[std::string(family.window_switch)] = false;
+  if (family.window && model.sliding_window == 0) object["sliding_window"] = nullptr;
 }
 
 // Writes the keys of the table of config/table.h that are numbers or flags.
@@ -64,12 +78,13 @@ std::string config_json(const HfConfig& config) {
   const std::string& type = model.rope_scaling_type;
   ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
   const bool scaled = type != "none";
-  Json object = {{"architectures", {architecture_name(model)}},
-                 {"model_type", model.sliding_window > 0 ? "mistral" : "llama"},
-                 {"hidden_act", "silu"},
+  const HfFamily& family = family_of(model);
+  Json object = {{"architectures", {architecture_name(family, model)}},
+                 {"model_type", std::string(family.model_type)},
                  {"attention_dropout", 0.0},
                  {"torch_dtype", config.torch_dtype}};
   put_model_keys(object, model);
+  put_family_keys(object, family, model);
   // transformers 5 keeps theta and scaling in one dictionary. Equal values satisfy both readers.
   object["rope_scaling"] = scaled ? rope_scaling(model) : Json(nullptr);
   object["rope_parameters"] = scaled ? rope_scaling(model) : Json{{"rope_type", "default"}};

@@ -190,9 +190,10 @@ int64_t stages_per_rank(const Config& config, const Mesh& mesh) {
   }
   const int64_t microbatches = microbatches_of(config, mesh);
   if (stages * ranks > kMostStageMicrobatches / microbatches) {
-    throw Refusal(fmt::format("{}, {} and {}: {} times {} microbatches must be at most {}", config.locate(kScheduleKey),
-                              config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
-                              counted(stages * ranks, "stage"), microbatches, kMostStageMicrobatches),
+    throw Refusal(fmt::format("{}, {} and {}: stages x microbatches = {} x {} must be at most {}",
+                              config.locate(kScheduleKey), config.locate("training.global_batch_size"),
+                              config.locate("training.local_batch_size"), stages * ranks, microbatches,
+                              kMostStageMicrobatches),
                   {"training.local_batch_size", "training.global_batch_size"});
   }
   return stages;

@@ -72,6 +72,37 @@ TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
   }
 }
 
+// A block of another family is written with that family's model_type, class and keys. A block of no family gets a type
+// that no loader of transformers knows.
+TEST(HfConfig, TheBlockDecidesTheFamily) {
+  HfConfig qwen, starcoder, own;
+  qwen.model.qk_norm = true;
+  starcoder.model.norm = "layer_norm";
+  starcoder.model.mlp = "gelu_tanh";
+  starcoder.model.attention_bias = starcoder.model.mlp_bias = true;
+  starcoder.model.rms_norm_eps = 3e-6;
+  own.model.qk_norm = true;
+  own.model.mlp = "gelu";
+  own.model.mlp_bias = true;
+  const auto written = [](const HfConfig& config) { return parse_json(config_json(config), "config.json"); };
+  EXPECT_EQ(written(qwen)["model_type"], "qwen3");
+  EXPECT_EQ(written(qwen)["architectures"], Json::array({"Qwen3ForCausalLM"}));
+  EXPECT_EQ(written(qwen)["use_sliding_window"], false);
+  EXPECT_EQ(written(starcoder)["architectures"], Json::array({"Starcoder2ForCausalLM"}));
+  EXPECT_EQ(written(starcoder)["norm_epsilon"], 3e-6);
+  EXPECT_EQ(written(starcoder)["use_bias"], true);
+  EXPECT_EQ(written(starcoder)["hidden_act"], "gelu_pytorch_tanh");
+  EXPECT_EQ(written(own)["model_type"], "orthant");
+  for (const HfConfig& config : {qwen, starcoder, own}) {
+    EXPECT_EQ(parse(written(config)), config) << config_json(config);
+  }
+  Json window = written(qwen);
+  window["sliding_window"] = 4096;  // as in the files of Qwen3, whose switch is off
+  EXPECT_EQ(parse(window), qwen);
+  window["use_sliding_window"] = true;
+  expect_pieces(refusal(window), {"use_sliding_window = true", "expected false"});
+}
+
 TEST(HfConfig, RoundTrips) {
   HfConfig config{.model = {.hidden_size = 96,
                             .intermediate_size = 200,
@@ -202,7 +233,7 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
     expect_pieces(message, {"config.json: ", key});
     expect_pieces(message, pieces);
   };
-  check("model_type", "qwen3", {"\"qwen3\"", "only \"llama\""});
+  check("model_type", "gemma2", {"\"gemma2\"", "only \"llama\""});
   check("model_type", nullptr, {"only \"llama\""});
   check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // it has biases of q, k and v only
   check("attention_bias", "no", {"expected true or false"});
@@ -223,7 +254,7 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     Json mistral = with(key, true);
     mistral["model_type"] = "mistral";
-    expect_pieces(refusal(mistral), {"config.json: ", key, "only \"llama\" has biases", "expected false"});
+    expect_pieces(refusal(mistral), {"config.json: ", key, "a \"mistral\" has no such biases", "expected false"});
   }
   for (const char* key : {"attention_dropout", "sliding_window", "partial_rotary_factor"}) {
     EXPECT_NO_THROW(parse(with(key, nullptr))) << key;

@@ -64,8 +64,9 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
 
 // Tokens decoded one by one, or in pieces of uneven lengths, give the logits of the full forward within 1e-12.
 TEST(CachedAttention, EveryPrefixEqualsTheFullForward) {
-  for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
-                                    TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true}}) {
+  for (const TinyOptions& options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
+                                    TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true},
+                                     TinyOptions{.qk_norm = true, .mlp = "gelu", .norm = "layer_norm"}}) {
     Architecture a = tiny_architecture(options);
     a.max_position_embeddings = 150;  // long enough that the cache grows twice
     const Model model(a);

@@ -67,6 +67,10 @@ CASES = {
     "biases": dict(attention_bias=True, mlp_bias=True),
     "biases of attention alone": dict(attention_bias=True),
     "capped logits, as Gemma 2's": dict(final_logit_softcapping=2.0),
+    "norms of heads, as Qwen3": dict(family="Qwen3", head_dim=20, attention_bias=True),
+    "layer norm and GELU, as Starcoder2": dict(family="Starcoder2", use_bias=True, norm_epsilon=1e-5,
+                                               hidden_act="gelu_pytorch_tanh", embedding_dropout=0.0,
+                                               residual_dropout=0.0, attention_dropout=0.0),
 }
 
 
@@ -79,11 +83,11 @@ def hugging_face_model(options, seed):
     if int(transformers.__version__.split(".")[0]) >= 5:
         rope = sizes.pop("rope_scaling", dict(rope_type="default"))
         sizes["rope_parameters"] = dict(rope, rope_theta=sizes.pop("rope_theta"))
-    family = "Mistral" if "sliding_window" in sizes else "Llama"
+    family = sizes.pop("family", "Mistral" if "sliding_window" in sizes else "Llama")
     model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(**sizes))
     # Norm weights of 1 and biases of 0, the initial values, would not show where they are used.
     for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "layernorm.weight")):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
         if name.endswith("bias"):
             torch.nn.init.uniform_(parameter, -0.5, 0.5)

@@ -221,7 +221,7 @@ class Launchers(ProcessTest):
     def test_incomplete_variables_of_torchrun(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
         self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                         "MASTER_PORT": "1234"}), 1, "rank 2 of 2")
+                                         "MASTER_PORT": "1234"}), 1, "the rank is 2 and the world size 2")
         self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
 
     def test_unknown_host(self):

@@ -66,7 +66,7 @@ class Streams(ProcessTest):
 
     def test_limit_of_open_files_is_reported(self):
         result = self.shell('ulimit -n 16; exec "$@"', "train", "run.toml").result()
-        self.assert_says(result, 1, "16", "open at a time", "ulimit -n")
+        self.assert_says(result, 1, "limit of open files", "it is 16", "ulimit -n")
 
 
 class QuietSetup(ProcessTest):

@@ -125,7 +125,7 @@ class FewFiles(TransportTest):
     def test_too_few_files_for_ranks(self):
         for files, ranks in ((48, 2), (64, 32), (128, 64)):
             result = self.under(self.at_most(files), f"run.ranks={ranks}", "training.global_batch_size=64")
-            self.assert_says(result, 1, f"may have {files} files open", "ulimit -n 1024")
+            self.assert_says(result, 1, f"but it is {files}: raise it", "ulimit -n 1024")
 
 
 class WrongEnvironment(TransportTest):
@@ -136,7 +136,7 @@ class WrongEnvironment(TransportTest):
                                                ("UCX_RNDV_THRESH", "abc", "Invalid value for RNDV_THRESH"),
                                                ("UCX_TLS", "self", "cannot reach rank")), 2):
             result = self.under([], "run.timeout_s=20", env={name: value})
-            message = self.assert_says(result, 1, reason, f"the environment has {name}={value}")
+            message = self.assert_says(result, 1, reason, f"the environment sets {name}={value}")
             self.assertNotIn("UCX_LOG_LEVEL", message)  # the program sets this variable, not the user
 
     def test_unknown_interface(self):

@@ -2,6 +2,8 @@
 // each rank holds its own rows alone. Checkpoints hold all rows, and the planned bytes are sent and held.
 #include <gtest/gtest.h>
 
+#include "advice/explain.h"
+#include "advice/plan_json.h"
 #include "base/errors.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
