@@ -11,10 +11,10 @@ namespace {
 // Returns the error of a refused run, with settings that fulfil all laws.
 ConfigError advised(const Refusal& refusal, const Config& config, const BuildFeatures& features, RunFacts facts) {
   return with_remedies(refusal, nearest_legal(config, refusal, [&](const Config& other) {
-    check_config(other, features);
-    facts.ranks = static_cast<int>(other.run.ranks);
-    check_legal_plan(other, facts);
-  }));
+                         check_config(other, features);
+                         facts.ranks = static_cast<int>(other.run.ranks);
+                         check_legal_plan(other, facts);
+                       }));
 }
 
 }  // namespace

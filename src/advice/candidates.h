@@ -9,8 +9,8 @@
 namespace orthant {
 
 /// Returns other values of the key as in TOML, nearest to the present one first. A degree or mesh takes the
-/// factorisations of run.ranks, and a text its legal values. A number takes `numbers` with their multiples and divisors,
-/// and neighbors up to `reach` away. The values need not be legal.
+/// factorisations of run.ranks, and a text its legal values. A number takes `numbers` with their multiples and
+/// divisors, and neighbors up to `reach` away. The values need not be legal.
 std::vector<std::string> candidates(const Config& config, const std::string& key, const std::vector<double>& numbers,
                                     int64_t reach);
 

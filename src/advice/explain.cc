@@ -87,8 +87,7 @@ std::string explain_attention(const Plan& plan) {
 std::string vocabulary_passes(const Plan& plan) {
   const VocabularyAlgorithm* algorithm = algorithm_of(plan);
   if (algorithm == nullptr) return "";
-  std::string text =
-      ";\n  for a rank's vocabulary rows, E and EB are the embeddings and their gradient, S logits and ";
+  std::string text = ";\n  for a rank's vocabulary rows, E and EB are the embeddings and their gradient, S logits and ";
   if (algorithm->early()) return text + "the gradient of\n  their input, TW the gradient of the head's weights";
   if (algorithm->rounds() == 2) text += "maxima,\n  Z exponentials, ";
   return text + (algorithm->rounds() == 2 ? "" : "exponentials,\n  ") + "T the head's gradients";
@@ -183,39 +182,42 @@ std::string explain(const Plan& plan) {
   out += explain_loss(plan);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
-                     !split.empty()            ? ""
+                     !split.empty()           ? ""
                      : plan.stages.size() > 1 ? "; every rank holds all parameters of its stages"
                                               : "; every rank holds all parameters",
                      split);
   out += "\ndata shards of a step\n" + explain_shares(plan);
   if (plan.schedule.rows.size() == 1) {
-    out +=
-        "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
-        explain_rows(plan.schedule.rows[0]);
+    out += "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
+           explain_rows(plan.schedule.rows[0]);
   } else {
     out += fmt::format(
         "\nschedule {}, drawn with passes of equal length\n"
-        "  stage, pass (F forward, B backward; I computes the gradient of its input, W that of its weights{}), microbatch\n{}",
+        "  stage, pass (F forward, B backward; I computes the gradient of its input, W that of its weights{}), "
+        "microbatch\n{}",
         schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   }
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
-    out += fmt::format("\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
-                       plan.schedule.rows.size(), choices);
+    out +=
+        fmt::format("\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
+                    plan.schedule.rows.size(), choices);
   }
   if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
-    out += fmt::format("\nplacements of the vocabulary layers on {} pipeline ranks: parallelism.vocabulary_parallel\n{}",
-                       plan.schedule.rows.size(), choices);
+    out +=
+        fmt::format("\nplacements of the vocabulary layers on {} pipeline ranks: parallelism.vocabulary_parallel\n{}",
+                    plan.schedule.rows.size(), choices);
   }
   out += "\ncommunication per step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
-    out += fmt::format("\nlayouts of one layer on {}: bytes that a rank sends per step, holds, and keeps of a microbatch\n{}",
-                       counted(plan.mesh.size(), "rank"), choices);
+    out += fmt::format(
+        "\nlayouts of one layer on {}: bytes that a rank sends per step, holds, and keeps of a microbatch\n{}",
+        counted(plan.mesh.size(), "rank"), choices);
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
-    out += fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
+    out +=
+        fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
   }
-  out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" +
-         explain_memory(plan);
+  out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" + explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
   rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),

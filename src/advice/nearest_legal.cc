@@ -14,8 +14,8 @@ namespace orthant {
 namespace {
 
 constexpr size_t kMostRemedies = 3, kMostOfFirstKey = 2;
-constexpr size_t kMostSettings = 12;   // of one remedy; no run file breaks that many laws
-constexpr size_t kMostCompleted = 6;   // values of a key that are completed by further settings
+constexpr size_t kMostSettings = 12;        // of one remedy; no run file breaks that many laws
+constexpr size_t kMostCompleted = 6;        // values of a key that are completed by further settings
 constexpr size_t kMostFurtherValues = 128;  // tried for each key of a further law
 constexpr int64_t kReach = 16, kFurtherReach = 2;
 
@@ -34,8 +34,7 @@ std::optional<Config> with(Config config, const Remedy& remedy) {
 // True if the user can change the key: its value is neither the launcher's nor that of a model to continue.
 bool can_change(const Config& config, const std::string& key) {
   const auto origin = config.origins.find(key);
-  return origin == config.origins.end() ||
-         (origin->second != "launcher" && !origin->second.ends_with("/config.json"));
+  return origin == config.origins.end() || (origin->second != "launcher" && !origin->second.ends_with("/config.json"));
 }
 
 // True if both values are numbers on the same side of the key's present one, so that the second adds nothing.

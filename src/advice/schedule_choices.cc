@@ -169,8 +169,7 @@ std::string explain_pipeline(const Plan& plan) {
 std::string explain_schedule_choices(const Plan& plan) {
   const std::vector<ScheduleChoice> choices = schedule_choices(plan);
   if (choices.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {
-      {"schedule", "bubble", "step time", "memory", "bytes sent", ""}};
+  std::vector<std::vector<std::string>> rows = {{"schedule", "bubble", "step time", "memory", "bytes sent", ""}};
   for (const ScheduleChoice& choice : choices) {
     const bool can_be = choice.refusal.empty();
     std::vector<std::string> remarks;

@@ -131,8 +131,8 @@ Refusal without_mesh(const Config& config, const Refusal& first) {
   for (const std::string& key : first.keys) {
     if (!key.starts_with("parallelism.tensor_parallel")) keys.insert(keys.end() - 1, key);
   }
-  return Refusal(fmt::format("{} must have a legal mesh; of its meshes the first is refused: {}", config.locate(kDegree),
-                             first.what()),
+  return Refusal(fmt::format("{} must have a legal mesh; of its meshes the first is refused: {}",
+                             config.locate(kDegree), first.what()),
                  keys, first.numbers);
 }
 
@@ -200,8 +200,8 @@ std::string explain_tensor_choices(const Plan& plan) {
   const std::vector<TensorChoice> choices = tensor_choices(plan);
   if (choices.empty()) return "";
   const TensorChoice* const best = cheapest(choices, plan.config);
-  std::vector<std::vector<std::string>> rows = {
-      {"mesh", "layer: elements received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
+  std::vector<std::vector<std::string>> rows = {{"mesh", "layer: elements received forward", "backward", "over depth",
+                                                 "step: bytes sent", "memory of a rank", ""}};
   for (const TensorChoice& choice : choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");

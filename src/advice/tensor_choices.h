@@ -28,12 +28,12 @@ Config with_tensor_plan(Config config, const TensorPlan& tensor);
 /// arrangement has the reason instead. Empty if the tensor mesh has one rank.
 std::vector<TensorChoice> tensor_choices(const Plan& plan);
 
-/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh that cheapest() selects. Returns other
-/// configurations as they are. Throws ConfigError if no mesh is legal, or none fits run.memory_gib_per_rank.
+/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh that cheapest() selects. Returns
+/// other configurations as they are. Throws ConfigError if no mesh is legal, or none fits run.memory_gib_per_rank.
 Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts);
 
-/// Checks the laws of a plan, as check_plan() does. With tensor_parallel_kind = "auto", one of the meshes must be legal.
-/// Throws ConfigError.
+/// Checks the laws of a plan, as check_plan() does. With tensor_parallel_kind = "auto", one of the meshes must be
+/// legal. Throws ConfigError.
 void check_legal_plan(const Config& config, const RunFacts& facts);
 
 /// Returns the choice that sends fewest bytes, among those that are legal and fit run.memory_gib_per_rank. Of equals it

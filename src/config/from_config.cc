@@ -82,7 +82,8 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
     keys.emplace_back("parallelism.data_parallel_degree");
   }
   keys.emplace_back("run.ranks");
-  const std::string what = taken.size() > 1 ? fmt::format("their product {:.0f}", product) : fmt::format("its {:.0f} ranks", product);
+  const std::string what =
+      taken.size() > 1 ? fmt::format("their product {:.0f}", product) : fmt::format("its {:.0f} ranks", product);
   throw Refusal(fmt::format("{}: {} must {} the {} of the run", join(taken, ", "), what, law, counted(ranks, "rank")),
                 keys, {product});
 }

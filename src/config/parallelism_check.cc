@@ -77,8 +77,8 @@ void check_attention(const Config& config, int64_t ring) {
            {std::max(1.0, static_cast<double>(config.training.seq_len / 4))});
   }
   if (!linformer && config.model.linformer_length > 0 && ring > 1) {
-    refuse(config, kAttention, fmt::format("must be \"linformer\" with {}", config.locate(kLength)), {kLength, kRingKey},
-           {0});
+    refuse(config, kAttention, fmt::format("must be \"linformer\" with {}", config.locate(kLength)),
+           {kLength, kRingKey}, {0});
   }
   if (linformer && p.context_parallel_placement != "contiguous" && ring > 1) {
     refuse(config, kPlacement, fmt::format("must be \"contiguous\" with {}", config.locate(kAttention)), {kAttention});
@@ -99,9 +99,8 @@ void check_window(const Config& config, int64_t ring) {
   }
   if (window > 1 && window < ring && ring % window == 0) return;
   const std::string size = config.parallelism.context_parallel_ring == -1 ? fmt::format(", which is {}", ring) : "";
-  refuse(config, kWindow,
-         fmt::format("must be 0, or a divisor from 2 to half of {}{}", config.locate(kRingKey), size), {kRingKey},
-         {0, static_cast<double>(ring), static_cast<double>(window)});
+  refuse(config, kWindow, fmt::format("must be 0, or a divisor from 2 to half of {}{}", config.locate(kRingKey), size),
+         {kRingKey}, {0, static_cast<double>(ring), static_cast<double>(window)});
 }
 
 }  // namespace

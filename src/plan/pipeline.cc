@@ -57,12 +57,12 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   } catch (const MicrobatchCountMismatch& error) {
     const int64_t local = config.training.local_batch_size, count = error.microbatches;
     const int64_t sequences = shard(config.training.global_batch_size, shares, 0).size();
-    throw Refusal(fmt::format("{}: {}, but {} and {} make {}", where, error.what(),
-                              config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
-                              microbatches),
-                  {"training.global_batch_size", "training.local_batch_size"},
-                  {static_cast<double>(count * local * shares), std::ceil(static_cast<double>(sequences) /
-                                                                          static_cast<double>(count))});
+    throw Refusal(
+        fmt::format("{}: {}, but {} and {} make {}", where, error.what(), config.locate("training.global_batch_size"),
+                    config.locate("training.local_batch_size"), microbatches),
+        {"training.global_batch_size", "training.local_batch_size"},
+        {static_cast<double>(count * local * shares),
+         std::ceil(static_cast<double>(sequences) / static_cast<double>(count))});
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   } catch (const DataError& error) {
@@ -216,8 +216,8 @@ Schedule schedule_of(const Config& config, const Mesh& mesh) {
   }
   const auto stages = static_cast<int>(stages_per_rank(config, mesh));
   if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
-  // All passes count as equally long here. fit_to_stages() makes the schedule again for the stages' durations, which are
-  // known once the layers are split into stages.
+  // All passes count as equally long here. fit_to_stages() makes the schedule again for the stages' durations, which
+  // are known once the layers are split into stages.
   return add_messages(pipeline_schedule(p.pipeline_parallel_schedule)
                           .make({.ranks = ranks,
                                  .stages_per_rank = stages,

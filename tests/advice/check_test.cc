@@ -75,8 +75,9 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const std::pair<std::string, std::string> table[] = {
-      {"run.device=cuda", "run.device = \"cuda\" (command line) requires a build of Orthant with CUDA; set it to "
-                          "\"cpu\""},
+      {"run.device=cuda",
+       "run.device = \"cuda\" (command line) requires a build of Orthant with CUDA; set it to "
+       "\"cpu\""},
       {"run.transport=ucx",
        "run.transport = \"ucx\" (command line) requires UCX, but this build of Orthant has no UCX; set it to "
        "\"auto\" or \"gloo\""},
@@ -111,20 +112,21 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
                   std::string(transport == "nccl" ? " and run.transport to \"auto\"" : ""));
   }
   EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, {.no_ucx = "libucp.so.0 cannot be loaded"}),
-            "run.transport = \"ucx\" (command line) requires UCX, but libucp.so.0 cannot be loaded; set it to \"auto\" or \"gloo\"");
-  EXPECT_EQ(
-      check_error_of("", {"run.transport=nccl"}, all),
-      "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
+            "run.transport = \"ucx\" (command line) requires UCX, but libucp.so.0 cannot be loaded; set it to \"auto\" "
+            "or \"gloo\"");
+  EXPECT_EQ(check_error_of("", {"run.transport=nccl"}, all),
+            "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
 }
 
 // A model with both would be saved as a Mistral, for which transformers drops the biases.
 TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
   for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
-    EXPECT_EQ(check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),
-              fmt::format("{} = true (command line) must be false with model.sliding_window = 8 (run.toml:2), because the "
-                          "model is then saved as a Mistral, which has no biases; set it to false, or "
-                          "model.sliding_window to 0",
-                          key));
+    EXPECT_EQ(
+        check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),
+        fmt::format("{} = true (command line) must be false with model.sliding_window = 8 (run.toml:2), because the "
+                    "model is then saved as a Mistral, which has no biases; set it to false, or "
+                    "model.sliding_window to 0",
+                    key));
     EXPECT_EQ(check_error_of("", {fmt::format("{}=true", key)}), "no error");
   }
 }
@@ -159,8 +161,9 @@ TEST(ConfigCheck, AMaskedShareMasksATokenOfAStep) {
     words.push_back("training.local_batch_size=4");
     return check_error_of("", words);
   };
-  EXPECT_TRUE(says(with_share("1e-9"), {"model.masked_share = 1e-09", "must mask at least one of the 64 tokens of a step",
-                                        "set it to 0.15 or 0.017"}));
+  EXPECT_TRUE(says(
+      with_share("1e-9"),
+      {"model.masked_share = 1e-09", "must mask at least one of the 64 tokens of a step", "set it to 0.15 or 0.017"}));
   EXPECT_TRUE(says(with_share("0.0156"), {"must mask at least one"}));
   EXPECT_EQ(with_share("0.015625"), "no error");
   EXPECT_EQ(with_share("1.7e-02"), "no error");
@@ -182,9 +185,9 @@ TEST(ConfigCheck, SettingsOfADegreeOfOneAreRefused) {
   };
   for (const auto& [key, value, degree, legal] : table) {
     const std::string error = check_error_of(fmt::format("[parallelism]\n{} = {}", key, value));
-    EXPECT_TRUE(error.starts_with(fmt::format(
-        "parallelism.{} = {} (run.toml:2) has no effect with parallelism.{} = 1 (default); set it to {}", key, value,
-        degree, legal)))
+    EXPECT_TRUE(error.starts_with(
+        fmt::format("parallelism.{} = {} (run.toml:2) has no effect with parallelism.{} = 1 (default); set it to {}",
+                    key, value, degree, legal)))
         << error;
     EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, legal)), "no error");
     // With a degree above 1, the setting itself is not refused.

@@ -31,8 +31,12 @@ TEST(Explain, SaysWhatATokenSees) {
   const std::string documents = "data.mask_documents=true";
   const Case table[] = {
       {{}, "causal: each token attends to itself and earlier tokens", json("causal", 0, 0, false)},
-      {{window}, "causal: each token attends to itself and earlier tokens, at most 16 in all", json("causal", 16, 0, false)},
-      {{documents}, "causal: each token attends to itself and earlier tokens, of its document", json("causal", 0, 0, true)},
+      {{window},
+       "causal: each token attends to itself and earlier tokens, at most 16 in all",
+       json("causal", 16, 0, false)},
+      {{documents},
+       "causal: each token attends to itself and earlier tokens, of its document",
+       json("causal", 0, 0, true)},
       {{masked}, "masked: each token attends to earlier and later tokens", json("masked", 0, 0, false)},
       {{masked, window, documents},
        "masked: each token attends to earlier and later tokens, at most 15 on each side, of its document",

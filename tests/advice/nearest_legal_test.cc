@@ -43,7 +43,8 @@ TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
   for (const Broken& broken : std::vector<Broken>{
            {4,
             {grid, mesh, degree + "2", sequence + "false"},
-            "; set it to 1 and parallelism.tensor_parallel_sequence to true, or parallelism.tensor_parallel_kind to \"1d\" and "
+            "; set it to 1 and parallelism.tensor_parallel_sequence to true, or parallelism.tensor_parallel_kind to "
+            "\"1d\" and "
             "parallelism.tensor_parallel_mesh to [1, 1, 1]",
             {{degree + "1", sequence + "true"}}},
            {1,

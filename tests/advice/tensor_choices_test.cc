@@ -20,7 +20,8 @@ TEST(TensorChoices, LeaveHeadsToUlysses) {
   const Plan plan =
       plan_of(16, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,1,1]", "context_parallel_ulysses=8"});
   for (const TensorChoice& choice : tensor_choices(plan)) {
-    EXPECT_EQ(choice.refusal.find("must leave at least 8 heads") != std::string::npos, choice.tensor.columns == 2) << choice.name;
+    EXPECT_EQ(choice.refusal.find("must leave at least 8 heads") != std::string::npos, choice.tensor.columns == 2)
+        << choice.name;
   }
 }
 

@@ -58,9 +58,7 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   };
   const std::string two = "tensor_parallel_kind=2d", deep = "tensor_parallel_kind=2.5d";
   for (const Bad& bad : std::vector<Bad>{
-           {6,
-            {"tensor_parallel_degree=3"},
-            {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "set it to 2"}},
+           {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "set it to 2"}},
            {4, {"tensor_parallel_degree=8"}, {"tensor_parallel_degree = 8", "4 ranks", "set it to 4"}},
            {4,
             {two, "tensor_parallel_mesh=[2,3,1]"},
@@ -76,7 +74,10 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {"tensor_parallel_kind = \"auto\"", "tensor_parallel_degree = 1", "set it to 2, or", "\"1d\""}},
            {10, {"tensor_parallel_kind=auto"}, {"must be several ranks", "set it to 2, or"}},
            {6, {two}, {"tensor_parallel_kind = \"2d\"", "[1, 1, 1]", "set it to [1, 2, 1], or"}},
-           {1, {deep}, {"tensor_parallel_kind = \"2.5d\"", "must be several ranks", "; set parallelism.tensor_parallel_kind to \"1d\""}},
+           {1,
+            {deep},
+            {"tensor_parallel_kind = \"2.5d\"", "must be several ranks",
+             "; set parallelism.tensor_parallel_kind to \"1d\""}},
            {8,
             {deep, "tensor_parallel_mesh=[1,8,1]"},
             {"8 columns must divide", "num_key_value_heads = 4", "[2, 4, 1], or"}},
@@ -103,7 +104,8 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
            {4, {"tensor_parallel_mesh=[1,1,4]"}, {"or parallelism.tensor_parallel_kind to \"2.5d\""}},
            {8,
             {"tensor_parallel_kind=auto", "tensor_parallel_mesh=[2,2,2]"},
-            {"; set it to [1, 1, 1] and parallelism.tensor_parallel_degree to 2, or parallelism.tensor_parallel_kind to \"2.5d\""}},
+            {"; set it to [1, 1, 1] and parallelism.tensor_parallel_degree to 2, or parallelism.tensor_parallel_kind "
+             "to \"2.5d\""}},
            {8,
             {"tensor_parallel_kind=1d", "tensor_parallel_mesh=[2,2,2]", "tensor_parallel_product=summa"},
             {"; set it to [1, 1, 1] and parallelism.tensor_parallel_product to \"stationary\", or "
@@ -114,11 +116,11 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {"tensor_parallel_degree = 4", "has no effect with", "set it to 1"}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_sequence=false"}, {"has no effect with"}},
            {4, {deep, "tensor_parallel_mesh=[1,1,4]", "tensor_parallel_product=summa"}, {"product", "\"stationary\""}},
-           {16, {"tensor_parallel_degree=4", "context_parallel_ulysses=4"}, {"over 4 columns must leave at least 4 heads", "set it to 2"}},
+           {16,
+            {"tensor_parallel_degree=4", "context_parallel_ulysses=4"},
+            {"over 4 columns must leave at least 4 heads", "set it to 2"}},
            {64, {deep, "tensor_parallel_mesh=[64,1,1]"}, {"64 rows", "hidden_size = 32", "must each be at most"}},
-           {4,
-            {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"},
-            {"4 ranks", "set it to ["}},
+           {4, {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"}, {"4 ranks", "set it to ["}},
            {12,
             {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
             {"tensor_parallel_degree = 4", "tokens that a rank holds of a sequence", "seq_len = 32", "to 36, or"}}}) {

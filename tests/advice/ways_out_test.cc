@@ -15,8 +15,7 @@ TEST(WaysOut, OfItAreOfTheFirstKey) {
             (Ways{{"run.transport=auto"}, {"run.transport=gloo"}}));
   EXPECT_EQ(ways_out("parallelism.tensor_parallel_mesh = [2, 1, 1] (default): no; set it to [1, 1, 1]"),
             (Ways{{"parallelism.tensor_parallel_mesh=[1, 1, 1]"}}));
-  EXPECT_EQ(ways_out("training.seq_len = 7 (default) is short; set it to at least 8"),
-            (Ways{{"training.seq_len=8"}}));
+  EXPECT_EQ(ways_out("training.seq_len = 7 (default) is short; set it to at least 8"), (Ways{{"training.seq_len=8"}}));
 }
 
 TEST(WaysOut, OfSeveralKeysAreAppliedTogether) {

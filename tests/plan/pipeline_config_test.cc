@@ -49,15 +49,16 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
   const std::string words = "model.num_hidden_layers = 8 (command line); set it to";
-  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + " 3"}));
+  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)),
+                   {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + " 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
-                   {"pipeline_parallel_schedule = \"zb_v\"",
-                    "10 stages, which must be at most " + words, "or parallelism.pipeline_parallel_schedule to \"1f1b\""}));
+                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages, which must be at most " + words,
+                    "or parallelism.pipeline_parallel_schedule to \"1f1b\""}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
                    {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 0"}));
-  EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
-                   {"pipeline_parallel_stages_per_rank = 50", "must be at most model.num_hidden_layers = 8",
-                    "; set it to 4"}));
+  EXPECT_TRUE(
+      says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
+           {"pipeline_parallel_stages_per_rank = 50", "must be at most model.num_hidden_layers = 8", "; set it to 4"}));
   EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
                    {"makes 450 stages, which must be at most " + words}));
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
@@ -77,7 +78,8 @@ TEST(PipelineConfig, LayersByHandHaveToBeAllOfThemAndThoseOfEachStage) {
   // The sum is 8, but a stage would have -1 layers.
   EXPECT_TRUE(says(by_hand("4,3,-1,2"), {key, "must have 0 layers or more for each stage; [-1] alone"}));
   EXPECT_TRUE(says(by_hand("-2"), {key, "must be at least -1"}));
-  EXPECT_TRUE(says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "must name all 8 stages, not 4"}));
+  EXPECT_TRUE(
+      says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "must name all 8 stages, not 4"}));
   EXPECT_TRUE(says(refusal(3, of("1f1b", 3, {"pipeline_parallel_layers=9223372036854775807,9223372036854775807,10"})),
                    {"pipeline_parallel_layers", "must add up to model.num_hidden_layers = 8"}));
 }

@@ -86,9 +86,10 @@ TEST(PlanLimits, MicrobatchesAreCountedByAllAxesThatCutTheBatch) {
 TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   const std::string key = "parallelism.context_parallel_", data = "parallelism.data_parallel_degree=";
   const RunFacts four{.ranks = 4, .vocab_size = 257};
-  EXPECT_EQ(error_of({key + "ulysses=4", data + "4611686018427387904"}, four),
-            "parallelism.data_parallel_degree = 4611686018427387904 (command line) must be at most the 4 ranks of the run; "
-            "set it to 1");
+  EXPECT_EQ(
+      error_of({key + "ulysses=4", data + "4611686018427387904"}, four),
+      "parallelism.data_parallel_degree = 4611686018427387904 (command line) must be at most the 4 ranks of the run; "
+      "set it to 1");
   for (const char* degree : {"4611686018427387905", "9223372036854775807", "65537", "5"}) {
     for (const char* axis : {"ulysses", "ring"}) {
       const std::string error = error_of({key + axis + "=" + degree, data + "2"}, four);
@@ -109,9 +110,10 @@ TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
                    {"parallelism.tensor_parallel_degree = 8 (command line) must be at most the 3 ranks of the run",
                     "set it to 1 and parallelism.context_parallel_ring to 3"}));
   EXPECT_EQ(error_of({tensor + "degree=1", ring + "3"}, three), "no error");
-  EXPECT_TRUE(says(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
-                   {"parallelism.tensor_parallel_mesh = [3, 4, 1] (command line) must be at most the 4 ranks of the run",
-                    "set it to [1, 4, 1] and parallelism.context_parallel_ring to 1"}));
+  EXPECT_TRUE(
+      says(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
+           {"parallelism.tensor_parallel_mesh = [3, 4, 1] (command line) must be at most the 4 ranks of the run",
+            "set it to [1, 4, 1] and parallelism.context_parallel_ring to 1"}));
   EXPECT_EQ(error_of({tensor + "kind=2d", tensor + "mesh=1,4,1", ring + "1"}, four), "no error");
 }
 
@@ -146,14 +148,14 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
 TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
   const std::string key = "parallelism.context_parallel_";
   EXPECT_TRUE(says(error_of({key + "ring=65536"}, {.ranks = 65536, .vocab_size = 257}),
-                   {"max_position_embeddings = 1024", "131072 pieces", "ring = 65536",
-                    "; set it to 131072 and training.seq_len to 131072"}));
+                   {"training.seq_len = 256 (default) must be at least 131072", "ring = 65536",
+                    "parallelism.context_parallel_ring to 128"}));
   EXPECT_TRUE(says(error_of({key + "ring=-1", key + "window=3", "parallelism.data_parallel_degree=1"},
                             {.ranks = 4, .vocab_size = 257}),
-                   {"window = 3", "ring = -1", "leaves a ring of 4", "; set it to 2"}));
+                   {"window = 3", "ring = -1 (command line), which is 4", "; set it to 2"}));
   for (const char* idle : {"1", "4"}) {
     EXPECT_TRUE(says(error_of({key + "ring=4", key + "window=" + idle}, {.ranks = 4, .vocab_size = 257}),
-                     {std::string("window = ") + idle, "one ring of 4 ranks", "set it to 0"}));
+                     {std::string("window = ") + idle, "must be 0, or a divisor from 2 to half", "set it to "}));
   }
   EXPECT_EQ(error_of({key + "ring=4", key + "window=2"}, {.ranks = 4, .vocab_size = 257}), "no error");
 }
@@ -205,7 +207,8 @@ TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
   EXPECT_EQ(error_of(words, two), "no error");
   Words ring = words;
   ring.push_back("parallelism.context_parallel_ring=2");
-  EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 microbatches a rank, which must be at most 65536"}));
+  EXPECT_TRUE(says(error_of(ring, two),
+                   {"global_batch_size = 65537", "65537 microbatches a rank, which must be at most 65536"}));
   // A run on one rank would be refused, so that it is not offered as an alternative.
   const Plan plan = advised_plan(parse_config("", "run.toml", words), two);
   const auto offered = [&](const char* change) {

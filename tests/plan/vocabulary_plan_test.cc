@@ -252,8 +252,10 @@ TEST(VocabularyPlan, AFilesOrderIsLookedAt) {
                                       "training.global_batch_size=2"});
   };
   EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
-  EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"), {"1F0 must come before microbatch 1", "last stage's outputs"}));
-  EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"), {"0B0 must come before microbatch 1", "first stage's gradients"}));
+  EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"),
+                   {"1F0 must come before microbatch 1", "last stage's outputs"}));
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"),
+                   {"0B0 must come before microbatch 1", "first stage's gradients"}));
 }
 
 TEST(VocabularyChoices, AreThePlansOfTheOthers) {

@@ -164,7 +164,8 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
   EXPECT_TRUE(
       says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "; set it to 32"}));
   EXPECT_TRUE(says(refusal(4, {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=3"}),
-                   {"context_parallel_window = 3", "a divisor from 2 to half of parallelism.context_parallel_ring = 4", "; set it to 2"}));
+                   {"context_parallel_window = 3", "a divisor from 2 to half of parallelism.context_parallel_ring = 4",
+                    "; set it to 2"}));
   EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}),
                    {"context_parallel_ring = 4", "its 4 ranks must divide the 6 ranks", "run.ranks to "}));
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};

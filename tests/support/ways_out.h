@@ -12,7 +12,8 @@
 
 namespace orthant {
 
-inline const std::string kSettingValue = R"re(("[^"]*"|\[[^\]]*\]|-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|true|false))re";
+inline const std::string kSettingValue =
+    R"re(("[^"]*"|\[[^\]]*\]|-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|true|false))re";
 
 // Reads the ways out after a "set ", in the form that ways_out() describes.
 class WayReader {
