@@ -79,7 +79,9 @@ class Search {
     begun.insert(begun.end(), entangled.begin(), entangled.end());
     if (begun.size() > kMostCompleted) begun.resize(kMostCompleted);
     for (const Remedy& remedy : begun) {
-      if (auto complete = completed(remedy)) legal.push_back(std::move(*complete));
+      std::optional<Remedy> complete = completed(remedy);
+      if (!complete) complete = completed_by_defaults(remedy);
+      if (complete) legal.push_back(std::move(*complete));
     }
     std::ranges::stable_sort(legal, {}, &Remedy::size);
     const auto longer = [&](const Remedy& remedy) { return remedy.size() > legal.front().size(); };
@@ -131,6 +133,23 @@ class Search {
       }
       if (!progress && !entangled) return {};
       remedy = progress ? std::move(*progress) : std::move(*entangled);
+    }
+    return {};
+  }
+
+  // Like completed(), but sets the keys of the further laws to their defaults, which are legal together.
+  std::optional<Remedy> completed_by_defaults(Remedy remedy) const {
+    static const Config defaults;
+    while (remedy.size() < kMostSettings) {
+      const Config config = *with(config_, remedy);
+      const std::optional<Refusal> law = refusal_of(config, check_);
+      if (!law) return remedy;
+      const size_t before = remedy.size();
+      for (const std::string& key : law->keys) {
+        if (is_free(remedy, key) && !has_default(config, key))
+          remedy.push_back({key, value_text(*find_key(key), defaults)});
+      }
+      if (remedy.size() == before) return {};
     }
     return {};
   }
