@@ -21,11 +21,11 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
   EXPECT_TRUE(says(text.output(), {"data 3 against one device, float64, 3 steps\n", "error", "bound", "largest at",
                                    "  gradients ", "1.0e-10  model.", ", rank ", "|layout - one device|"}));
-  EXPECT_EQ(text.output().find("rounds the same way"), std::string::npos) << "float64 runs freely";
+  EXPECT_EQ(text.output().find("every layout rounds alike"), std::string::npos) << "float64 runs freely";
   EXPECT_TRUE(says(text.output(), {" in float64: layout "}));
   Program narrow({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--training.dtype=float32"}, {});
   EXPECT_EQ(narrow.exit_code(), 0) << narrow.output();
-  EXPECT_TRUE(says(narrow.output(), {"which rounds the same way everywhere", " in float32: layout "}));
+  EXPECT_TRUE(says(narrow.output(), {"which every layout rounds alike", " in float32: layout "}));
   Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
   EXPECT_EQ(json.exit_code(), 0) << json.output();
   const std::string output = json.output();

@@ -90,7 +90,7 @@ TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
                    {"model.num_hidden_layers=128", fmt::format("training.global_batch_size={}", batch)});
   };
   EXPECT_TRUE(says(plan(40000), {"interleaved_1f1b", "training.global_batch_size = 40000", "training.local_batch_size",
-                                 "128 stages times 40000 microbatches must be at most 4194304"}));
+                                 "stages x microbatches = 128 x 40000 must be at most 4194304"}));
 }
 
 TEST(PipelineConfig, AFilesMistakesAreNamed) {
