@@ -267,7 +267,7 @@ def main():
     if os.geteuid() != 0:
         refuse("only root may set up hosts; run it with sudo")
     if missing := [tool for tool in ("ip", "tc", "mount") if not shutil.which(tool)]:
-        refuse(f"the programs {' and '.join(missing)} are missing; install iproute2 and util-linux")
+        refuse(f"these programs are missing: {', '.join(missing)}; install iproute2 and util-linux")
     if not shutil.which(a.command[0]):
         sys.exit(f"hosts: the program {a.command[0]} does not exist")
     asked = []

@@ -154,7 +154,7 @@ class RunFile(ProcessTest):
 
 class ModelFrom(ProcessTest):
     def test_directory_without_model(self):
-        self.assert_says(self.train("model.from=nowhere"), 1, "model.from", "nowhere", "not a directory")
+        self.assert_says(self.train("model.from=nowhere"), 1, "model.from", "nowhere", "must be a directory")
         (self.folder / "empty").mkdir()
         self.assert_says(self.train("model.from=empty"), 1, "model.from", "empty", "config.json")
 

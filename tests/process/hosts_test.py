@@ -262,12 +262,12 @@ class EmulatedHosts(HostsTest):
         self.assertEqual(nobody.result().code, 0)
         without_tools = self.start([*HOSTS, "--", "true"], env={"PATH": "/nonexistent"}).result()
         self.assertEqual(without_tools.code, CANNOT, without_tools)
-        self.assertIn("no ip and no tc", without_tools.err)
+        self.assertIn("these programs are missing: ip, tc, mount", without_tools.err)
         without_rights = self.start(["setpriv", "--bounding-set=-sys_admin", *HOSTS, "--", "true"]).result()
         self.assertEqual(without_rights.code, CANNOT, without_rights)
         self.assertIn("SYS_ADMIN", without_rights.err)
         no_program = self.start([*HOSTS, "--", "no-such-program"]).result()
-        self.assertEqual((no_program.code, no_program.err), (1, "hosts: there is no program no-such-program\n"))
+        self.assertEqual((no_program.code, no_program.err), (1, "hosts: the program no-such-program does not exist\n"))
 
 
 if __name__ == "__main__":

@@ -120,11 +120,12 @@ class Pipeline(ProcessTest):
 
     def test_impossible_pipelines_are_refused(self):
         (self.folder / "mine.csv").write_text("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n")
+        (self.folder / "one.csv").write_text("0F0,0B0\n1F0,1B0\n")
         for keys, parts in (
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
                 (stages("zb_v", 2, "model.num_hidden_layers=3"), ("makes 4 stages, which must be at most model.num_hidden_layers = 3",)),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
-                (stages("mine.csv", 2),
+                (stages("one.csv", 2),
                  ("the schedule is for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = ",
                   "set training.global_batch_size to 2, or")),
                 (stages("gpipe", 2, "parallelism.vocabulary_parallel=interlaced"),
