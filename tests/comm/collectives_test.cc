@@ -115,13 +115,16 @@ TEST(Collectives, DtypesWithoutASumAreOnlyMoved) {
   });
 }
 
-// Negative control of the checks above: the comparison detects a missing reduction.
-TEST(Collectives, ALeftOutReductionIsSeen) {
-  on_line(2, [&](Comm& comm, int rank) {
-    at::Tensor mine = numbers(rank, 5, at::kDouble);
-    const at::Tensor sum = numbers(0, 5, at::kDouble) + numbers(1, 5, at::kDouble);
-    EXPECT_FALSE(equal(mine, sum));
-    comm.barrier(kOverData).wait();
+// Negative control of every comparison with the sum of all ranks: it fails if one rank's contribution is missing.
+TEST(Collectives, AMissingContributionIsSeen) {
+  on_line(3, [&](Comm& comm, int rank) {
+    const at::Tensor sum = numbers(0, 5, at::kDouble) + numbers(1, 5, at::kDouble) + numbers(2, 5, at::kDouble);
+    for (const bool complete : {true, false}) {
+      at::Tensor mine = numbers(rank, 5, at::kDouble);
+      if (rank == 1 && !complete) mine.zero_();
+      comm.all_reduce(mine, kOverData).wait();
+      EXPECT_EQ(equal(mine, sum), complete);
+    }
   });
 }
 

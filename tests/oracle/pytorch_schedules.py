@@ -79,8 +79,8 @@ def main():
                 cells = text.splitlines()[0].split(",")
                 broken = [cell for cell in cells if cell not in ("0B3", "0I3", "0W3")]
                 load("\n".join([",".join(broken), *text.splitlines()[1:]]) + "\n", chunks * RANKS, schedules, folder)
-            except Exception as refused:  # PyTorch raises different types
-                print(f"  one backward less: {type(refused).__name__}")
+            except AssertionError:
+                print("  one backward less: refused")
             else:
                 raise SystemExit(f"{name}: PyTorch takes a schedule that lacks a backward")
     return 0

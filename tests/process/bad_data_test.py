@@ -82,9 +82,7 @@ class Text(ProcessTest):
 
     def test_too_little_text_to_hold_out(self):
         (self.folder / "text.txt").write_text("One document only, of more than enough tokens. " * 20)
-        result = self.train()
-        if result.code != 0:
-            self.assert_says(result, 1, "data.validation")
+        self.assert_says(self.train(), 1, "data.validation", "single document", "data.validation = 0")
 
     def test_damaged_gzip(self):
         (self.folder / "text.gz").write_bytes(b"\x1f\x8b\x08" + bytes(40))
