@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/text.h"
+#include "config/table.h"
 
 namespace orthant {
 namespace {
@@ -20,6 +22,17 @@ void add_alternative(std::vector<Alternative>& found, const Config& config, cons
   } catch (const ConfigError&) {
     // The run is legal, but not with this change.
   }
+}
+
+// Names the settings in which the run on other ranks differs, as in "run.ranks = 2 with KEY = VALUE".
+std::string change_of_ranks(const Config& before, const Config& after, int ranks) {
+  std::vector<std::string> settings;
+  Config one = before, other = after;
+  for (const Key& key : config_table()) {
+    const std::string value = value_text(key, other);
+    if (value != value_text(key, one)) settings.push_back(fmt::format("{} = {}", key.full_name(), value));
+  }
+  return fmt::format("run.ranks = {}{}{}", ranks, settings.empty() ? "" : " with ", join(settings, " and "));
 }
 
 }  // namespace
@@ -62,7 +75,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
-    add_alternative(found, other, facts, fmt::format("run.ranks = {}", ranks), "");
+    add_alternative(found, other, facts, change_of_ranks(config, other, ranks), "");
   }
   return found;
 }

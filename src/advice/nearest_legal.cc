@@ -15,21 +15,9 @@ namespace {
 
 constexpr size_t kMostRemedies = 3, kMostOfFirstKey = 2;
 constexpr size_t kMostSettings = 12;        // of one remedy; no run file breaks that many laws
-constexpr size_t kMostCompleted = 6;        // values of a key that are completed by further settings
+constexpr size_t kMostCompleted = 6;        // values of a key for which further settings are searched
 constexpr size_t kMostFurtherValues = 128;  // tried for each key of a further law
 constexpr int64_t kReach = 16, kFurtherReach = 2;
-
-// Returns the configuration with the settings applied, or nullopt if a value is illegal by itself.
-std::optional<Config> with(Config config, const Remedy& remedy) {
-  for (const Setting& setting : remedy) {
-    const Key* key = find_key(setting.key);
-    const bool is_text = setting.value.starts_with('"');
-    const std::string word = is_text ? setting.value.substr(1, setting.value.size() - 2) : setting.value;
-    if (set_from_word(*key, config, word) || illegal(*key, config)) return {};
-    config.origins[setting.key] = "a way out";
-  }
-  return config;
-}
 
 // True if the user can change the key: its value is neither the launcher's nor that of a model to continue.
 bool can_change(const Config& config, const std::string& key) {
@@ -77,10 +65,11 @@ class Search {
     }
     if (!legal.empty()) return legal;
     begun.insert(begun.end(), entangled.begin(), entangled.end());
-    if (begun.size() > kMostCompleted) begun.resize(kMostCompleted);
-    for (const Remedy& remedy : begun) {
-      std::optional<Remedy> complete = completed(remedy);
-      if (!complete) complete = completed_by_defaults(remedy);
+    for (size_t i = 0; i < begun.size(); ++i) {
+      const bool is_near = i < kMostCompleted;
+      if (!is_near && !legal.empty()) break;
+      std::optional<Remedy> complete = is_near ? completed(begun[i]) : std::nullopt;
+      if (!complete) complete = completed_by_defaults(begun[i]);
       if (complete) legal.push_back(std::move(*complete));
     }
     std::ranges::stable_sort(legal, {}, &Remedy::size);
@@ -96,7 +85,7 @@ class Search {
   // Tells whether the last setting of the remedy fulfils the broken law, and all others too. If it breaks another law,
   // that law must leave a key to change. It is better if that law does not involve the same key.
   State state_of(const Remedy& remedy, const Refusal& law) const {
-    const std::optional<Config> other = with(config_, remedy);
+    const std::optional<Config> other = with_settings(config_, remedy);
     if (!other) return State::same_law;
     const std::optional<Refusal> next = refusal_of(*other, check_);
     if (!next) return State::legal;
@@ -115,13 +104,13 @@ class Search {
   // takes a setting that makes the run legal, or else the best one that fulfils the law.
   std::optional<Remedy> completed(Remedy remedy) const {
     while (remedy.size() < kMostSettings) {
-      const std::optional<Refusal> law = refusal_of(*with(config_, remedy), check_);
+      const std::optional<Refusal> law = refusal_of(*with_settings(config_, remedy), check_);
       if (!law) return remedy;
       std::optional<Remedy> progress, entangled;
       for (const std::string& key : law->keys) {
         if (!is_free(remedy, key)) continue;
         size_t tried = 0;
-        for (const std::string& value : candidates(*with(config_, remedy), key, law->numbers, kFurtherReach)) {
+        for (const std::string& value : candidates(*with_settings(config_, remedy), key, law->numbers, kFurtherReach)) {
           if (tried++ == kMostFurtherValues) break;
           Remedy longer = remedy;
           longer.push_back({key, value});
@@ -141,7 +130,7 @@ class Search {
   std::optional<Remedy> completed_by_defaults(Remedy remedy) const {
     static const Config defaults;
     while (remedy.size() < kMostSettings) {
-      const Config config = *with(config_, remedy);
+      const Config config = *with_settings(config_, remedy);
       const std::optional<Refusal> law = refusal_of(config, check_);
       if (!law) return remedy;
       const size_t before = remedy.size();
@@ -167,6 +156,17 @@ std::string text_of(const std::string& it, const Remedy& remedy) {
 }
 
 }  // namespace
+
+std::optional<Config> with_settings(Config config, const Remedy& remedy) {
+  for (const Setting& setting : remedy) {
+    const Key* key = find_key(setting.key);
+    const bool is_text = setting.value.starts_with('"');
+    const std::string word = is_text ? setting.value.substr(1, setting.value.size() - 2) : setting.value;
+    if (set_from_word(*key, config, word) || illegal(*key, config)) return {};
+    config.origins[setting.key] = "a way out";
+  }
+  return config;
+}
 
 std::vector<Remedy> nearest_legal(const Config& config, const Refusal& refusal,
                                   const std::function<void(const Config&)>& check) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct Setting {
 };
 /// Settings that, applied together, make a refused configuration legal.
 using Remedy = std::vector<Setting>;
+
+/// Returns the configuration with the settings applied, or nullopt if a value is illegal by itself.
+std::optional<Config> with_settings(Config config, const Remedy& remedy);
 
 /// Returns at most three remedies that `check` accepts, nearest first, or none. Each begins with a key of
 /// the refusal. If a new value breaks a further law, the remedy also sets a key of that law. `check` must throw Refusal

@@ -42,7 +42,7 @@ void load_model_sizes(Config& config, const std::string& directory) {
   static_cast<Architecture&>(from_model.model) = read_hf_config(directory).model;
   const Config defaults;
   for (const Key* key : model_keys()) {
-    if (key->hugging_face.spelling.empty()) continue;
+    if (!key->hugging_face.is_stated()) continue;
     const std::string name = key->full_name(), value = value_text(*key, from_model), before = value_text(*key, config);
     // A masked model must stay masked; a causal model may continue as either. A window or cap may be added.
     if (key->hugging_face.only_if_set && value == value_text(*key, defaults)) continue;
@@ -53,6 +53,9 @@ void load_model_sizes(Config& config, const std::string& directory) {
     config.origins[name] = directory + "/config.json";
     if (!contradicts) continue;
     throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", given, config.locate(name)));
+  }
+  for (const Key* key : model_keys()) {
+    if (const auto law = illegal(*key, config)) throw ConfigError(config.locate(key->full_name()) + " " + *law);
   }
 }
 

@@ -130,17 +130,6 @@ void check_linformer(const Config& config) {
   if (config.data.mask_documents) refuse(config, "data.mask_documents", law("false"), {kKey}, {0});
 }
 
-void check_biases(const Config& config) {
-  if (config.model.sliding_window == 0) return;
-  for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
-    if (has_default(config, key)) continue;
-    refuse(config, key,
-           fmt::format("must be false with {}, because the model is then saved as a Mistral, which has no biases",
-                       config.locate("model.sliding_window")),
-           {"model.sliding_window"}, {0});
-  }
-}
-
 void check_post_validation(const Config& config) {
   const std::string& vocabulary = config.parallelism.vocabulary_parallel;
   if (!config.parallelism.pipeline_parallel_post_validation) return;
@@ -155,7 +144,7 @@ void refuse_unbuilt(const Config& config) {
   const auto require_value = [&](bool holds, const char* key, const char* value, const char* reason) {
     if (!holds) refuse(config, key, fmt::format("must be {}, because this version of Orthant {}", value, reason));
   };
-  require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "trains LLaMA models only");
+  require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "has no blocks of GPT-2");
   require_value(config.parallelism.zero_stage == 0, "parallelism.zero_stage", "0",
                 "does not shard gradients and optimizer state over data ranks");
   require_value(config.parallelism.expert_parallel_degree == 1, "parallelism.expert_parallel_degree", "1",
@@ -184,7 +173,6 @@ void check_config(const Config& config, const BuildFeatures& abilities) {
   check_data(config);
   check_heads(config);
   check_linformer(config);
-  check_biases(config);
   check_batch(config);
   check_parallelism(config);
   check_post_validation(config);

@@ -20,9 +20,10 @@ Architecture make_architecture(const Config& config, int64_t vocab_size) {
   const int64_t least_vocab_size = a.causal() ? vocab_size : mask_token(vocab_size) + 1;
   if (a.vocab_size == 0) a.vocab_size = least_vocab_size;
   if (a.linformer_length > 0) a.linformer_tokens = config.training.seq_len;
-  if (a.rope_scaling_type == "none") {  // then the factors mean nothing, and config.json does not have them
-    const Architecture defaults;
-    a.rope_scaling_factor = defaults.rope_scaling_factor;
+  // Factors that the type does not use have no meaning, and config.json does not have them.
+  const Architecture defaults;
+  if (a.rope_scaling_type == "none") a.rope_scaling_factor = defaults.rope_scaling_factor;
+  if (a.rope_scaling_type != "llama3") {
     a.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
     a.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
     a.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
@@ -45,6 +46,7 @@ OutputLoss make_output_loss(const Config& config) {
 namespace {
 
 constexpr const char* kTensorMeshKey = "parallelism.tensor_parallel_mesh";
+constexpr const char* kDataKey = "parallelism.data_parallel_degree";
 
 struct Degree {
   std::string axis;
@@ -64,7 +66,7 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
   return {tensor,
           {kUlysses, "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
           {kRing, "parallelism.context_parallel_ring", p.context_parallel_ring},
-          {kData, "parallelism.data_parallel_degree", p.data_parallel_degree},
+          {kData, kDataKey, p.data_parallel_degree},
           {kPipeline, "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
 
@@ -78,10 +80,11 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
     keys.emplace_back(degree.key);
   }
   if (taken.empty()) {
-    taken.push_back(config.locate("parallelism.data_parallel_degree"));
-    keys.emplace_back("parallelism.data_parallel_degree");
+    taken.push_back(config.locate(kDataKey));
+    keys.emplace_back(kDataKey);
   }
   keys.emplace_back("run.ranks");
+  if (std::ranges::find(keys, kDataKey) == keys.end()) keys.emplace_back(kDataKey);
   const std::string what =
       taken.size() > 1 ? fmt::format("their product {:.0f}", product) : fmt::format("its {:.0f} ranks", product);
   throw Refusal(fmt::format("{}: {} must {} the {} of the run", join(taken, ", "), what, law, counted(ranks, "rank")),

@@ -1,6 +1,7 @@
 // Reads config.json. Every key that changes the computation is either interpreted or refused; the others are kept.
 #include "config/hf_config.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "base/file_errors.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/text.h"
 #include "config/hf_family.h"
 #include "config/table.h"
 
@@ -102,6 +104,9 @@ Architecture read_rope(const Json& object, Architecture model, const std::string
   model.rope_theta = fields.positive("rope_theta", model.rope_theta);
   const auto old_type = fields.text("type");  // older name of rope_type
   const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
+  const Json* partial = fields.find("partial_rotary_factor");
+  if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "must be 1");
+  if (fields.find("mrope_section") != nullptr) fields.refuse("mrope_section", "is not supported");
   if (type == "default") return model;
   if (type != "linear" && type != "llama3") {
     throw DataError(
@@ -142,7 +147,7 @@ void read_all_rope(Fields& fields, Architecture& model, const std::string& sourc
 const HfFamily& read_family(Fields& fields) {
   const HfFamily* family = find_family(fields.text("model_type").value_or(""));
   if (family == nullptr) {
-    fields.refuse("model_type", "only \"llama\", \"mistral\", \"qwen3\" and \"starcoder2\" are supported");
+    fields.refuse("model_type", fmt::format("must be {}", join_or(family_names())));
   }
   return *family;
 }
@@ -170,13 +175,17 @@ void refuse_unsupported(Fields& fields, const HfFamily& family) {
     if (dropout != nullptr && *dropout != 0) fields.refuse(key, "not supported; expected 0, null or no such key");
   }
   const Json* partial = fields.find("partial_rotary_factor");
-  if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "only 1 is supported");
+  if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "must be 1");
+  const Json* layers = fields.find("layer_types");
+  for (const Json& layer : layers != nullptr && layers->is_array() ? *layers : Json::array()) {
+    if (layer != "full_attention") fields.refuse("layer_types", "every layer must be \"full_attention\"");
+  }
 }
 
 // A file of a family without windows that states one was not written for the family's class in transformers.
 int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
   const Json* value = fields.find("sliding_window");
-  if (value == nullptr) return fields.has_null("sliding_window") ? 0 : family.default_window;
+  if (value == nullptr) return fields.has_null("sliding_window") ? 0 : family.defaults.sliding_window;
   const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
   if (!family.window_switch.empty()) return 0;  // its switch is off
   if (window > 0 && !family.window) {
@@ -186,11 +195,19 @@ int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
   return window;
 }
 
+// A key of the run file's [model] that has a few legal texts.
+std::string read_choice(Fields& fields, const std::string& name, const std::string& fallback) {
+  const std::string text = fields.text(name).value_or(fallback);
+  const auto& choices = find_key("model." + name)->legal.choices;
+  if (std::ranges::find(choices, text) == choices.end()) fields.refuse(name, "must be " + join_or(choices));
+  return text;
+}
+
 // The operations of a block that the family stands for.
 void read_operations(Fields& fields, const HfFamily& family, Architecture& model) {
   if (family.norm.empty()) {
-    model.norm = fields.text("norm").value_or(model.norm);
-    model.mlp = fields.text("mlp").value_or(model.mlp);
+    model.norm = read_choice(fields, "norm", model.norm);
+    model.mlp = read_choice(fields, "mlp", model.mlp);
     model.qk_norm = fields.boolean("qk_norm", false);
     return;
   }
@@ -241,9 +258,16 @@ bool is_plain(const Key& key, const Field& field) {
 }
 
 // Reads the keys of the table of config/table.h into the model.
-void read_model_keys(Fields& fields, Architecture& model) {
+void read_model_keys(Fields& fields, const HfDefaults& defaults, Architecture& model) {
   const std::set<std::string_view> required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                                                "num_attention_heads"};
+  model.max_position_embeddings = defaults.max_position_embeddings;
+  model.rms_norm_eps = defaults.eps;
+  model.initializer_range = defaults.initializer_range;
+  model.tie_word_embeddings = defaults.tie_word_embeddings;
+  const auto fallback = [&](const std::string& name, int64_t by_class, int64_t otherwise) {
+    return by_class == 0 || fields.has_null(name) ? otherwise : by_class;
+  };
   Config config;
   static_cast<Architecture&>(config.model) = model;
   for (const Key* key : model_keys()) {
@@ -256,8 +280,9 @@ void read_model_keys(Fields& fields, Architecture& model) {
       **number = key->legal.above_least ? fields.positive(name, **number) : fields.not_negative(name, **number);
     } else {
       int64_t& size = *std::get<int64_t*>(field);
-      if (name == "num_key_value_heads") size = config.model.num_attention_heads;
-      if (name == "head_dim") size = config.model.hidden_size / config.model.num_attention_heads;
+      const int64_t heads = config.model.num_attention_heads;
+      if (name == "num_key_value_heads") size = fallback(name, defaults.num_key_value_heads, heads);
+      if (name == "head_dim") size = fallback(name, defaults.head_dim, config.model.hidden_size / heads);
       const bool may_be_zero = key->hugging_face.only_if_set;
       size = fields.integer(name, required.contains(name) ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
     }
@@ -267,14 +292,15 @@ void read_model_keys(Fields& fields, Architecture& model) {
 
 void check_heads(Fields& fields, const Architecture& model) {
   if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
-    fields.refuse("hidden_size", fmt::format("num_attention_heads = {} must divide it", model.num_attention_heads));
+    fields.refuse("hidden_size",
+                  fmt::format("num_attention_heads = {} must divide hidden_size", model.num_attention_heads));
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
-                  fmt::format("it must divide num_attention_heads = {}", model.num_attention_heads));
+                  fmt::format("must divide num_attention_heads = {}", model.num_attention_heads));
   }
   if (model.head_dim % 2 != 0 || model.head_dim == 0) {
-    fields.refuse("head_dim", "it must be even, because rotary positions turn pairs of elements");
+    fields.refuse("head_dim", "must be even and above 0, because rotary positions turn pairs of elements");
   }
 }
 
@@ -300,8 +326,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   refuse_unsupported(fields, family);
   HfConfig config;
   Architecture& model = config.model;
-  model.tie_word_embeddings = family.tied_by_default;
-  read_model_keys(fields, model);
+    read_model_keys(fields, family.defaults, model);
   check_heads(fields, model);
   read_operations(fields, family, model);
   model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";

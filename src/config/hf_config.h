@@ -1,4 +1,4 @@
-// config.json of a Hugging Face LLaMA directory: the fields that Orthant needs, in the forms of transformers 4 and 5.
+// config.json of a Hugging Face directory of one of the families in hf_family.h, in the forms of transformers 4 and 5.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ std::string config_json(const HfConfig& config);
 /// generation_config.json: the token ids that start and end a text.
 std::string generation_config_json(const HfConfig& config);
 /// Throws DataError with file and key for a value that is missing, of the wrong type, contradictory, or not supported.
-/// Not supported: a model_type other than llama and mistral; biases of a mistral; an activation other than silu;
-/// quantized weights; rope types other than default, linear and llama3; rope parameters per layer type.
+/// Not supported: a model_type without a row in hf_family.cc; settings that its row excludes; quantized weights; rope
+/// types other than default, linear and llama3; rope parameters or windows by layer type.
 HfConfig parse_hf_config(const std::string& text, const std::string& source);
 /// `path` is the config.json, or the directory that contains it.
 HfConfig read_hf_config(const std::string& path);

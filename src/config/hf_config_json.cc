@@ -23,11 +23,8 @@ Json rope_scaling(const Architecture& model) {
   return rope;
 }
 
-// No loader knows the modified names. Therefore none takes a model of masked tokens for a causal one, or a model with
-// capped logits for one without.
 std::string architecture_name(const HfFamily& family, const Architecture& model) {
-  return std::string(family.class_prefix) + (model.final_logit_softcapping > 0 ? "Softcapped" : "") +
-         (model.causal() ? "ForCausalLM" : "ForMaskedLM");
+  return std::string(family.class_prefix) + (model.causal() ? "ForCausalLM" : "ForMaskedLM");
 }
 
 // Writes the keys by which the family's file differs from Llama's.
@@ -50,9 +47,9 @@ void put_model_keys(Json& object, const Architecture& model) {
   Config config, defaults;
   static_cast<Architecture&>(config.model) = model;
   for (const Key* key : model_keys()) {
-    const auto& [spelling, only_if_set] = key->hugging_face;
+    const std::string_view spelling = key->hugging_face.spelling;
     if (spelling.empty() || spelling.find('.') != std::string_view::npos) continue;
-    if (only_if_set && value_text(*key, config) == value_text(*key, defaults)) continue;
+    if (key->hugging_face.only_if_set && value_text(*key, config) == value_text(*key, defaults)) continue;
     std::visit(
         [&](auto* value) {
           using Value = std::remove_pointer_t<decltype(value)>;

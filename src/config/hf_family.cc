@@ -12,12 +12,13 @@ constexpr HfFamily kFamilies[] = {
      .window = true,
      .attention_bias = false,
      .mlp_bias = false,
-     .default_window = 4096},
+     .defaults = {.num_key_value_heads = 8, .max_position_embeddings = 131072, .sliding_window = 4096}},
     {.model_type = "qwen3",
      .class_prefix = "Qwen3",
      .qk_norm = true,
      .mlp_bias = false,
-     .window_switch = "use_sliding_window"},
+     .window_switch = "use_sliding_window",
+     .defaults = {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 32768}},
     {.model_type = "starcoder2",
      .class_prefix = "Starcoder2",
      .norm = "layer_norm",
@@ -26,12 +27,18 @@ constexpr HfFamily kFamilies[] = {
      .window = true,
      .both_biases = "use_bias",
      .eps = "norm_epsilon",
-     .tied_by_default = true},
+     .defaults = {.num_key_value_heads = 2,
+                  .max_position_embeddings = 4096,
+                  .eps = 1e-5,
+                  .initializer_range = 0.018042,
+                  .tie_word_embeddings = true}},
     {.model_type = "orthant", .class_prefix = "Orthant", .norm = "", .mlp = "", .window = true},
 };
 
 bool expresses(const HfFamily& family, const Architecture& model) {
   if (family.norm.empty()) return true;
+  // transformers selects the class by model_type, so it would read such a model as one without the feature.
+  if (!model.causal() || model.final_logit_softcapping > 0 || model.linformer_length > 0) return false;
   return model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
          (family.window || model.sliding_window == 0) && (family.attention_bias || !model.attention_bias) &&
          (family.mlp_bias || !model.mlp_bias) &&
@@ -43,6 +50,12 @@ bool expresses(const HfFamily& family, const Architecture& model) {
 const HfFamily* find_family(std::string_view model_type) {
   const auto found = std::ranges::find(kFamilies, model_type, &HfFamily::model_type);
   return found == std::end(kFamilies) ? nullptr : found;
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const HfFamily& family : kFamilies) names.emplace_back(family.model_type);
+  return names;
 }
 
 const HfFamily& family_of(const Architecture& model) {

@@ -2,11 +2,25 @@
 // block each of them stands for, and how its file differs from Llama's. A new family is a row of the table.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/architecture.h"
 
 namespace orthant {
+
+/// The values of a family's class in transformers where the file omits the key.
+struct HfDefaults {
+  int64_t num_key_value_heads = 0;  // 0: num_attention_heads
+  int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
+  int64_t max_position_embeddings = 2048;
+  int64_t sliding_window = 0;
+  double eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+};
 
 struct HfFamily {
   std::string_view model_type;    // in config.json
@@ -17,14 +31,15 @@ struct HfFamily {
   bool attention_bias = true, mlp_bias = true;  // its projections may have biases
   std::string_view both_biases = {};            // one key for both biases, in place of two
   std::string_view eps = "rms_norm_eps";
-  int64_t default_window = 0;    // where the file omits the key
-  bool tied_by_default = false;  // the same for tie_word_embeddings
-  std::string_view window_switch = {};  // a key that must be true for a window to hold
+  std::string_view window_switch = {};          // a key that must be true for a window to hold
+  HfDefaults defaults = {};
 };
 
 /// Returns the family with this model_type, or nullptr. "orthant" is the family of all models that transformers does
 /// not have: their file states norm, mlp and qk_norm under our own names.
 const HfFamily* find_family(std::string_view model_type);
+/// Returns the model_type of every family.
+std::vector<std::string> family_names();
 
 /// Returns the family that can express the model: the first of the table, or "orthant".
 const HfFamily& family_of(const Architecture& model);

@@ -48,8 +48,9 @@ std::vector<std::string> schedule_names() {
 "model", #name, [](Config & config) -> Field { return &config.model.name; }, hugging_face, resume, __VA_ARGS__ \
   }
 constexpr bool kMustMatch = true, kMayChange = false;
-constexpr HuggingFaceKey json(std::string_view spelling) { return {spelling, false}; }
-constexpr HuggingFaceKey json_if_set(std::string_view spelling) { return {spelling, true}; }
+constexpr HuggingFaceKey json(std::string_view spelling) { return {.spelling = spelling}; }
+constexpr HuggingFaceKey json_if_set(std::string_view spelling) { return {.spelling = spelling, .only_if_set = true}; }
+constexpr HuggingFaceKey family() { return {.by_family = true}; }
 constexpr HuggingFaceKey not_in_json() { return {}; }
 
 // clang-format off
@@ -69,7 +70,7 @@ const Key kTable[] = {
 
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
-  KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer; this version: llama only"),
+  KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer: pre-norm blocks with rotary positions (llama); gpt2 is not built yet"),
   MODEL(objective, json_if_set("is_causal"), kMustMatch,
       one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
   KEY(model, masked_share, above_to(0, 1), "",
@@ -91,14 +92,14 @@ const Key kTable[] = {
       between(0, 268435456), "tokens", "rows of the embedding; 0 = the tokenizer's"),
   MODEL(max_position_embeddings, json("max_position_embeddings"), kMayChange,
       between(1, 134217728), "tokens", "longest sequence the model accepts"),
-  MODEL(norm, not_in_json(), kMustMatch,
+  MODEL(norm, family(), kMustMatch,
       one_of({"rms_norm", "layer_norm"}), "",
       "norms of the residual stream; layer_norm subtracts the mean and has biases"),
   MODEL(rms_norm_eps, json("rms_norm_eps"), kMustMatch,
       above(0), "", "epsilon that the norms add to the mean square"),
-  MODEL(qk_norm, not_in_json(), kMustMatch,
+  MODEL(qk_norm, family(), kMustMatch,
       any(), "", "RMS norms of each query head and each key head before rotary positions, as Qwen3's"),
-  MODEL(mlp, not_in_json(), kMustMatch,
+  MODEL(mlp, family(), kMustMatch,
       one_of({"swiglu", "gelu", "gelu_tanh"}), "",
       "swiglu: gated, with three matrices; gelu, gelu_tanh: two matrices and GELU, exact or approximated by a tanh"),
   MODEL(rope_theta, json("rope_theta"), kMustMatch,

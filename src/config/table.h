@@ -30,11 +30,14 @@ struct Legal {
   std::vector<std::string> accepts_texts = {};  // patterns of these strings, for help and messages
 };
 
-/// How config.json of a Hugging Face directory spells a key of the model; empty if it does not have it. A dot separates
-/// an object and its member.
+/// How config.json of a Hugging Face directory states a key of the model: under a spelling of its own, through the
+/// model's family (hf_family.h), or not at all. A dot in the spelling separates an object and its member.
 struct HuggingFaceKey {
   std::string_view spelling = {};
   bool only_if_set = false;  // written only if the value is not the default, because Llama's file does not have it
+  bool by_family = false;
+
+  bool is_stated() const { return !spelling.empty() || by_family; }
 };
 
 struct Key {

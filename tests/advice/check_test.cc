@@ -85,8 +85,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "run.transport = \"nccl\" (command line) requires a build of Orthant with NCCL; set it to \"auto\" or "
        "\"gloo\""},
       {"model.architecture=gpt2",
-       "model.architecture = \"gpt2\" (command line) must be \"llama\", because this version of Orthant trains "
-       "LLaMA models only; set it to \"llama\""},
+       "model.architecture = \"gpt2\" (command line) must be \"llama\", because this version of Orthant has "
+       "no blocks of GPT-2; set it to \"llama\""},
       {"model.masked_share=0.2",
        "model.masked_share = 0.2 (command line) has no effect with model.objective = \"causal\" (default); set it "
        "to 0.15, or model.objective to \"masked\""},
@@ -116,19 +116,6 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
             "or \"gloo\"");
   EXPECT_EQ(check_error_of("", {"run.transport=nccl"}, all),
             "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
-}
-
-// A model with both would be saved as a Mistral, for which transformers drops the biases.
-TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
-  for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
-    EXPECT_EQ(
-        check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),
-        fmt::format("{} = true (command line) must be false with model.sliding_window = 8 (run.toml:2), because the "
-                    "model is then saved as a Mistral, which has no biases; set it to false, or "
-                    "model.sliding_window to 0",
-                    key));
-    EXPECT_EQ(check_error_of("", {fmt::format("{}=true", key)}), "no error");
-  }
 }
 
 TEST(ConfigCheck, SettingsOfAnotherOptimizerAreRefused) {

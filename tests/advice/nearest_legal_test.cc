@@ -47,10 +47,6 @@ TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
             "\"1d\" and "
             "parallelism.tensor_parallel_mesh to [1, 1, 1]",
             {{degree + "1", sequence + "true"}}},
-           {1,
-            {"model.attention_bias=true", "model.mlp_bias=true", "model.sliding_window=8"},
-            "; set it to false and model.mlp_bias to false, or model.sliding_window to 0",
-            {{"model.attention_bias=false", "model.mlp_bias=false"}}},
            {2,
             {masked, summaries, kParallel + "context_parallel_ring=2"},
             "; set it to \"linformer\" and parallelism.context_parallel_placement to \"contiguous\", or "
@@ -75,6 +71,57 @@ TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
       changed.insert(changed.end(), offered.begin(), offered.end());
       EXPECT_EQ(error_of(changed, broken.ranks), "") << broken.ways;
     }
+  }
+}
+
+// A shared fact of the three tests below: a model of 2 layers on 4 ranks, and the settings that a message offers.
+const Words kSmall = {"model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64",
+                      "training.global_batch_size=64", "training.local_batch_size=16", "training.seq_len=32"};
+
+Words small_with(const Words& more) {
+  Words words = kSmall;
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Four stages for two layers break a law. One rank for each of the ways out needs more memory than the limit, so these
+// also raise it.
+TEST(NearestLegal, WaysOutKeepToTheLimitOfMemory) {
+  const Words too_deep = {kParallel + "pipeline_parallel_degree=4", kParallel + "data_parallel_degree=1"};
+  const std::string free = error_of(small_with(too_deep), 4);
+  EXPECT_NE(free.find("; set it to"), std::string::npos) << free;
+  EXPECT_EQ(free.find("memory_gib_per_rank"), std::string::npos) << free;
+  Words limited = too_deep;
+  limited.push_back("run.memory_gib_per_rank=1e-5");
+  const std::string error = error_of(small_with(limited), 4);
+  const std::string key = "run.memory_gib_per_rank to ";
+  const size_t at = error.find(key);
+  ASSERT_NE(at, std::string::npos) << error;
+  const std::string first = error.substr(error.find("; set it to ") + 12);
+  limited.back() = "run.memory_gib_per_rank=" + std::to_string(std::stod(error.substr(at + key.size())));
+  limited.push_back(kParallel + "pipeline_parallel_degree=" + first.substr(0, first.find(' ')));
+  limited.push_back(kParallel + "data_parallel_degree=-1");
+  EXPECT_EQ(error_of(small_with(limited), 4), "") << error;
+}
+
+// An offered number of ranks names the degree that changes with it.
+TEST(NearestLegal, AlternativesNameEverySettingThatTheyChange) {
+  const Words data = {kParallel + "data_parallel_degree=4", "run.memory_gib_per_rank=0.0028"};
+  const std::string error = error_of(small_with(data), 4);
+  EXPECT_NE(error.find("run.ranks = 8 with parallelism.data_parallel_degree = -1"), std::string::npos) << error;
+}
+
+// The nearest degrees lead nowhere, a far one is legal.
+TEST(NearestLegal, FarValuesAreOfferedToo) {
+  const std::string degree = kParallel + "tensor_parallel_degree=", data = kParallel + "data_parallel_degree=";
+  const Words heads = {"model.num_attention_heads=8", "model.num_key_value_heads=4", "model.hidden_size=64",
+                       "training.global_batch_size=32", kParallel + "tensor_parallel_kind=auto"};
+  for (const auto& [ranks, tensor] : {std::pair{60, 12}, {60, 15}, {60, 20}, {120, 20}, {120, 24}}) {
+    Words words = heads;
+    words.push_back(fmt::format("{}{}", degree, tensor));
+    words.push_back(fmt::format("{}{}", data, ranks / tensor));
+    const std::string error = error_of(words, ranks);
+    EXPECT_NE(error.find("; set "), std::string::npos) << error;
   }
 }
 

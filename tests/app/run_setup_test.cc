@@ -76,6 +76,39 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
                    {"model.objective = \"causal\" (command line), but model.objective = \"masked\" " + source}));
 }
 
+// A family stands for operations of the block. They reach the run file, and may not contradict it.
+TEST_F(RunSetup, ModelFromTakesTheOperationsOfItsFamily) {
+  const auto load = [&](const char* family, const char* more, std::vector<std::string> overrides) {
+    write("hf/config.json",
+          fmt::format("{{\"model_type\": \"{}\", {} \"vocab_size\": 257, \"hidden_size\": 64, \"intermediate_size\": 96, "
+                      "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2}}",
+                      family, more));
+    overrides.push_back("model.from=" + (folder_ / "hf"));
+    RunFileArguments arguments;
+    arguments.run_file = write("run.toml", "");
+    arguments.overrides = overrides;
+    return load_run(arguments).model;
+  };
+  const auto qwen = load("qwen3", "", {});
+  EXPECT_TRUE(qwen.qk_norm);
+  EXPECT_EQ(qwen.head_dim, 128);
+  const auto starcoder = load("starcoder2", "\"sliding_window\": 32,", {});
+  EXPECT_EQ(starcoder.norm, "layer_norm");
+  EXPECT_EQ(starcoder.mlp, "gelu_tanh");
+  EXPECT_TRUE(starcoder.attention_bias && starcoder.mlp_bias);
+  EXPECT_EQ(starcoder.sliding_window, 32);
+  const auto own = load("orthant", "\"norm\": \"layer_norm\", \"mlp\": \"gelu\", \"qk_norm\": true,", {});
+  EXPECT_EQ(own.norm, "layer_norm");
+  EXPECT_EQ(own.mlp, "gelu");
+  EXPECT_TRUE(own.qk_norm);
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("starcoder2", "", {"model.mlp=gelu"}); }),
+                   {"model.mlp = \"gelu\" (command line), but model.mlp = \"gelu_tanh\""}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("llama", "", {"model.qk_norm=true"}); }),
+                   {"model.qk_norm = true (command line), but model.qk_norm = false"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("llama", "\"max_position_embeddings\": 2147483647,", {}); }),
+                   {"model.max_position_embeddings = 2147483647", "config.json"}));
+}
+
 TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
   Config config;
   config.job.dump_folder = folder_ / "run";

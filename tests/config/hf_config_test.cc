@@ -51,14 +51,15 @@ TEST(HfConfig, AWindowMakesAMistral) {
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
 }
 
-// No other loader applies final_logit_softcapping to a Llama. Therefore such a model is written with an architecture
-// name that other loaders do not know.
-TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
+// The Llama of transformers ignores final_logit_softcapping. Therefore such a model is written with a model_type that
+// transformers does not know.
+TEST(HfConfig, LogitSoftcappingHasItsOwnModelType) {
   HfConfig config;
   config.model.final_logit_softcapping = 30.5;
   const Json written = Json::parse(config_json(config));
   EXPECT_EQ(written["final_logit_softcapping"], 30.5);
-  EXPECT_EQ(written["architectures"], Json::array({"LlamaSoftcappedForCausalLM"}));
+  EXPECT_EQ(written["model_type"], "orthant");
+  EXPECT_EQ(written["architectures"], Json::array({"OrthantForCausalLM"}));
   EXPECT_EQ(parse(written), config);
   EXPECT_FALSE(Json::parse(config_json(HfConfig{})).contains("final_logit_softcapping"));
   Json object = small();
@@ -169,7 +170,8 @@ TEST(HfConfig, AModelOfMaskedTokensIsNotCalledACausalOne) {
   config.model.objective = "masked";
   config.other_keys = R"({"mask_token_id":257})";
   const Json object = parse_json(config_json(config), "config.json");
-  EXPECT_EQ(object["architectures"], Json::array({"LlamaForMaskedLM"}));
+  EXPECT_EQ(object["model_type"], "orthant");
+  EXPECT_EQ(object["architectures"], Json::array({"OrthantForMaskedLM"}));
   EXPECT_EQ(object["is_causal"], false);
   EXPECT_EQ(object["mask_token_id"], 257);
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
@@ -188,6 +190,52 @@ TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
   EXPECT_EQ(config.model.rope_scaling_type, "none");
   EXPECT_EQ(config.torch_dtype, "float32");
   EXPECT_FALSE(config.model.tie_word_embeddings);
+}
+
+// The defaults of MistralConfig, Qwen3Config and Starcoder2Config of transformers 5.
+TEST(HfConfig, AFamilyHasItsOwnDefaults) {
+  const auto read = [](const char* family, const Json& key_heads = {}, const Json& head_dim = {}) {
+    Json object = small();
+    object["model_type"] = family;
+    object["hidden_size"] = 256, object["num_attention_heads"] = 64;
+    for (const char* key : {"num_key_value_heads", "rms_norm_eps"}) object.erase(key);
+    if (key_heads != "absent") object["num_key_value_heads"] = key_heads;
+    if (head_dim != "absent") object["head_dim"] = head_dim;
+    return parse(object).model;
+  };
+  const Architecture mistral = read("mistral", "absent", "absent"), qwen = read("qwen3", "absent", "absent"),
+                     starcoder = read("starcoder2", "absent", "absent");
+  EXPECT_EQ(mistral.num_key_value_heads, 8);
+  EXPECT_EQ(mistral.head_dim, 4);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  EXPECT_EQ(qwen.num_key_value_heads, 32);
+  EXPECT_EQ(qwen.head_dim, 128);
+  EXPECT_EQ(qwen.max_position_embeddings, 32768);
+  EXPECT_EQ(starcoder.num_key_value_heads, 2);
+  EXPECT_EQ(starcoder.max_position_embeddings, 4096);
+  EXPECT_EQ(starcoder.rms_norm_eps, 1e-5);
+  EXPECT_EQ(starcoder.initializer_range, 0.018042);
+  EXPECT_TRUE(starcoder.tie_word_embeddings);
+  EXPECT_EQ(read("qwen3", nullptr, nullptr).num_key_value_heads, 64);  // null: one for each query head
+  EXPECT_EQ(read("qwen3", nullptr, nullptr).head_dim, 4);              // null: hidden_size / num_attention_heads
+}
+
+TEST(HfConfig, RefusesOperationsThatDoNotExist) {
+  HfConfig own;
+  own.model.qk_norm = true;
+  own.model.mlp = "gelu";
+  Json object = Json::parse(config_json(own));
+  object["mlp"] = "geluu";
+  expect_pieces(refusal(object), {"mlp = \"geluu\"", "must be swiglu, gelu or gelu_tanh"});
+  object = small();
+  object["model_type"] = "gpt_neox";
+  expect_pieces(refusal(object), {"model_type = \"gpt_neox\"", "llama, mistral, qwen3, starcoder2 or orthant"});
+  object = small();
+  object["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
+  expect_pieces(refusal(object), {"partial_rotary_factor = 0.5", "must be 1"});
+  object = small();
+  object["layer_types"] = {"full_attention", "sliding_attention"};
+  expect_pieces(refusal(object), {"layer_types", "full_attention"});
 }
 
 TEST(HfConfig, ReadsRopeOfTransformers4And5) {
@@ -233,15 +281,15 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
     expect_pieces(message, {"config.json: ", key});
     expect_pieces(message, pieces);
   };
-  check("model_type", "gemma2", {"\"gemma2\"", "only \"llama\""});
-  check("model_type", nullptr, {"only \"llama\""});
-  check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // it has biases of q, k and v only
+  check("model_type", "gemma2", {"\"gemma2\"", "must be llama"});
+  check("model_type", nullptr, {"must be llama"});
+  check("model_type", "qwen2", {"\"qwen2\"", "must be llama"});  // it has biases of q, k and v only
   check("attention_bias", "no", {"expected true or false"});
   check("hidden_act", "gelu", {"silu"});
   check("quantization_config", {{"bits", 4}}, {"quantized"});
   check("attention_dropout", 0.1, {"expected 0"});
   check("sliding_window", 4096, {"expected 0, null"});
-  check("partial_rotary_factor", 0.5, {"only 1"});
+  check("partial_rotary_factor", 0.5, {"must be 1"});
   check("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, {"yarn", "default, linear or llama3"});
   check("rope_scaling", {{"rope_type", "linear"}}, {"factor", "(absent)", "above 0"});
   check("rope_scaling", {{"rope_type", "linear"}, {"factor", -1}}, {"factor = -1"});

@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/labels.h"
 #include "model/dropout.h"
+#include "model/local_operations.h"
 #include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
@@ -52,6 +53,20 @@ Architecture capped(Architecture a, const LossCase& loss) {
 }
 Transformer::Options options_of(const LossCase& loss) {
   return {.seed = 5, .label_smoothing = loss.smoothing, .z_loss = loss.z_loss};
+}
+
+// The definition of GELU with the error function, and its approximation by a tanh, which differs by up to 5e-4.
+TEST(LocalOperations, GeluEqualsItsDefinition) {
+  const at::Tensor x = at::linspace(-6, 6, 2001, at::kDouble).view({1, 1, -1});
+  const at::Tensor exact = x / 2 * at::erfc(-x / std::sqrt(2.0));
+  const at::Tensor approximate = x / 2 * (1 + at::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))));
+  const auto error = [&](const char* function, const at::Tensor& want) {
+    return (plain_local(function, x, nullptr, {}, 0) - want).abs().max().item<double>();
+  };
+  EXPECT_LT(error("gelu", exact), 1e-14);
+  EXPECT_LT(error("gelu_tanh", approximate), 1e-14);
+  EXPECT_GT(error("gelu_tanh", exact), 1e-4);
+  EXPECT_GT(error("gelu", approximate), 1e-4);
 }
 
 class Architectures : public ::testing::TestWithParam<Architecture> {};

@@ -1,5 +1,5 @@
 // Training runs of models whose blocks have other operations than LLaMA's: every mesh has one rank's numbers within
-// 1e-10, the planned bytes are sent, checkpoints resume on other meshes, and `verify` sees a wrong gradient.
+// 1e-10, the planned bytes are sent, checkpoints resume on other meshes, and `verify` finds a wrong gradient.
 #include <gtest/gtest.h>
 
 #include "runtime/verify.h"
@@ -105,6 +105,33 @@ SWEEP_TEST(BlockVariants, AreAcceptedByVerify) {
         const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
         EXPECT_TRUE(report.ok) << dtype << ", " << variant.name << ", " << cut.name() << ": "
                                << report.first_difference;
+      }
+    }
+  }
+}
+
+// A factor of 1.001 in the gradients of one kind of parameter is found. The control with a factor of 1 shows that the
+// factor is found, not the changed primitives.
+TEST(BlockVariants, VerifySeesAWrongGradientOfEveryNewParameter) {
+  const TinyRun run(with_batch({"model.qk_norm=true", "model.norm=layer_norm"}));
+  for (const TensorCut& cut : {grid(2, 2, 1), one_dimension(2)}) {
+    const Plan plan = run.plan(cut.ranks, cut.keys);
+    const OracleTrace oracle = trace_oracle(plan, run.data(), 1);
+    for (const char* parameter : {"q_norm.weight", "input_layernorm.weight", "model.norm.weight"}) {
+      for (const double factor : {1.0, 1.001}) {
+        const auto parts_of = [&](const Plan& own, Comm& comm) {
+          SessionParts parts = session_parts(own, comm);
+          parts.primitives = with_scaled_norm_gradients(std::move(parts.primitives), [&](const Weight& weight) {
+            const auto [first, end] = weight.owner->flat().members[static_cast<size_t>(weight.index)];
+            bool concerned = false;
+            for (size_t i = first; i < end; ++i)
+              concerned |= weight.owner->parameters()[i].name.ends_with(parameter);
+            return concerned ? factor : 1.0;
+          });
+          return parts;
+        };
+        const VerifyReport report = verify_against(oracle, plan, run.data(), {}, parts_of);
+        EXPECT_EQ(report.ok, factor == 1) << cut.name() << ", " << parameter << ": " << report.first_difference;
       }
     }
   }

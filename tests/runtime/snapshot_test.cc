@@ -116,9 +116,21 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
   EXPECT_TRUE(says(message({"model.tie_word_embeddings=true"}), {"model.tie_word_embeddings", "false"}));
   EXPECT_TRUE(says(message({"model.attention_bias=true"}), {"model.attention_bias = true", "which has false"}));
   EXPECT_TRUE(says(message({"model.mlp_bias=true"}), {"model.mlp_bias = true", "which has false"}));
+  EXPECT_TRUE(says(message({"model.qk_norm=true"}), {"model.qk_norm = true", "which has false"}));
+  EXPECT_TRUE(says(message({"model.norm=layer_norm"}), {"model.norm = \"layer_norm\"", "which has \"rms_norm\""}));
+  EXPECT_TRUE(says(message({"model.mlp=gelu"}), {"model.mlp = \"gelu\"", "which has \"swiglu\""}));
+  EXPECT_TRUE(says(message({"model.rope_theta=500"}), {"model.rope_theta = 500", "which has 10000"}));
   EXPECT_TRUE(says(message({"model.sliding_window=4"}), {"model.sliding_window = 4", "which has 0"}));
   EXPECT_TRUE(says(message({"data.mask_documents=true"}),
                    {"data.mask_documents = true", "false", "attention would see other tokens"}));
+}
+
+// A factor that the type of rope scaling does not use is not saved, and does not matter.
+TEST(Resume, IgnoresRopeFactorsThatTheTypeDoesNotUse) {
+  const TinyRun run({"model.rope_scaling_type=linear", "model.rope_scaling_low_freq_factor=2"});
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  EXPECT_NO_THROW(train_ranks(plan, run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)}));
 }
 
 // The message of resuming the checkpoint with the data of another run file.
@@ -145,7 +157,7 @@ TEST(Resume, NamesOtherTextBeforeTheTokenizerTrainedOnIt) {
   const std::string message = resumed_with(other, checkpoint_of(plan, 1));
   EXPECT_TRUE(says(message,
                    {"data.path = [\"" + (folder / "other.txt"), "a different text", run.folder() + "/text.txt"}));
-  EXPECT_EQ(message.find("is another tokenizer"), std::string::npos) << message;
+  EXPECT_EQ(message.find("differs from the tokenizer"), std::string::npos) << message;
 }
 
 TEST(Resume, ComparesBeforeTheDataAreOpened) {

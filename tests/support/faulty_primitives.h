@@ -69,6 +69,25 @@ inline Primitives with_scaled_bias_gradients(Primitives inner, std::function<dou
   return faulty;
 }
 
+/// Multiplies the gradients of the norms' gains and biases, and of the gains of heads, by factor(weight).
+inline Primitives with_scaled_norm_gradients(Primitives inner, std::function<double(const Weight&)> factor) {
+  Primitives faulty = inner;
+  faulty.add_norm = [inner, factor](const std::string& function, const at::Tensor& input, const at::Tensor& residual,
+                                    const Weight& gain, double eps) {
+    const at::Tensor sum = residual.defined() ? input + residual : input;
+    const double times = factor(gain);
+    const at::Tensor x = inner.add_norm(function, scale_gradient(sum, 1 / times), {}, gain, eps).first;
+    return std::pair(scale_gradient(x, times), sum);
+  };
+  faulty.local = [inner, factor](const std::string& function, const at::Tensor& x, const Weight* weight,
+                                 const AttentionShape& shape, double eps) {
+    if (weight == nullptr) return inner.local(function, x, weight, shape, eps);
+    const double times = factor(*weight);
+    return scale_gradient(inner.local(function, scale_gradient(x, 1 / times), weight, shape, eps), times);
+  };
+  return faulty;
+}
+
 /// Leaves the first microbatch out of the gradients of the linear layers: backward sees an input of zeros.
 inline Primitives without_first_weight_gradients(Primitives inner) {
   Primitives faulty = inner;
