@@ -232,21 +232,25 @@ def fail_when_planted(build, scratch):
 
 
 def our_checkpoint_over_there(build, scratch):
-    for dtype, extra in (("float32", []),
-                         ("float64", ["--model.tie_word_embeddings", "model.rope_scaling_type=llama3",
-                                      "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16",
-                                      "--model.attention_bias", "--model.mlp_bias"])):
-        folder = over_there.train_a_little(build, scratch, dtype, extra)
+    for name, dtype, extra in (
+            ("Llama", "float32", []),
+            ("Llama", "float64", ["--model.tie_word_embeddings", "model.rope_scaling_type=llama3",
+                                  "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16",
+                                  "--model.attention_bias", "--model.mlp_bias"]),
+            ("Qwen3", "float32", ["--model.qk_norm"]),
+            ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
+                                       "--model.mlp_bias"])):
+        folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        assert type(model).__name__ == "LlamaForCausalLM"
+        assert type(model).__name__ == f"{name}ForCausalLM"
         tokens, labels = random_batch(model.config, seed=7)
         problems, worst = differences(ours(build, directory, tokens, labels, "fused", scratch),
                                       theirs(model, tokens, labels), model.config)
-        assert not problems, f"our {dtype} checkpoint there: " + "; ".join(problems)
+        assert not problems, f"our {name} in {dtype} there: " + "; ".join(problems)
         over_there.same_text(build, folder, model)
         over_there.same_tokens(directory)
-        print(f"our {dtype} checkpoint there: worst relative error {worst:.2g}, the same text and tokens")
+        print(f"our {name} in {dtype} there: worst relative error {worst:.2g}, the same text and tokens")
 
 
 def main():

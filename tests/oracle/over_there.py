@@ -11,10 +11,10 @@ import transformers
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
-def train_a_little(build, scratch, dtype, extra):
+def train_a_little(build, scratch, name, extra):
     (scratch / "text.txt").write_text("".join(
         f"The {('red', 'green', 'blue')[i % 3]} door number {i * i % 97} leads to room {i % 13}.\n\n" for i in range(600)))
-    folder = scratch / f"run-{dtype}"
+    folder = scratch / f"run-{name}"
     (scratch / "run.toml").write_text(f"""
 [job]
 dump_folder = "{folder}"
@@ -33,7 +33,6 @@ path = ["{scratch}/text.txt"]
 steps = 30
 seq_len = 64
 global_batch_size = 4
-dtype = "{dtype}"
 [optimizer]
 lr = 1e-2
 [lr_scheduler]
@@ -82,7 +81,7 @@ def our_trained_tokenizer(build, scratch):
     """The tokenizer in a checkpoint's directory, read without options, gives the same ids as ours, adds no special
     tokens, and decodes the ids to the text."""
     pages = sorted(SOURCE.glob("docs/*.md"))
-    folder = train_a_little(build, scratch, "float32", ["data.tokenizer=train:900", "training.steps=1",
+    folder = train_a_little(build, scratch, "tokenizer", ["data.tokenizer=train:900", "training.steps=1",
                                                         "data.path=" + json.dumps([str(page) for page in pages])])
     directory = folder / "checkpoints/latest"
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
