@@ -169,6 +169,7 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
     }
   }
   if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
+  ORTHANT_CHECK(!choices.empty(), config.run.ranks);
   const TensorChoice& least = *std::ranges::min_element(choices, {}, &TensorChoice::memory_bytes);
   throw ConfigError(fmt::format(
       "{} must be at least {}, which {} needs, the smallest of the tensor meshes of {}; set it to {} or more, use more "

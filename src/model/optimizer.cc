@@ -55,6 +55,17 @@ void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
           .bf16_weights = slice.rounded});
 }
 
+// The flat buffer of a state tensor of all parameters.
+at::Tensor zeros_for(const StateTensor& tensor, const at::Tensor& masters) {
+  switch (tensor.shape) {
+    case StateShape::like_parameter: break;
+  }
+  switch (tensor.dtype) {
+    case StateDtype::like_master: return at::zeros_like(masters);
+  }
+  throw LogicError("a state tensor without a dtype: " + tensor.name);
+}
+
 // The update rules, by name of the optimizer.
 template <class T>
 void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
@@ -66,8 +77,8 @@ void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
 }  // namespace
 
 Optimizer::Optimizer(Weights& weights, OptimizerConfig config) : weights_(weights), config_(std::move(config)) {
-  for (const std::string& name : optimizer_spec(config_).state) {
-    state_.push_back({name, at::zeros_like(weights.masters())});
+  for (const StateTensor& tensor : optimizer_spec(config_).state) {
+    state_.push_back({tensor.name, zeros_for(tensor, weights.masters())});
   }
 }
 

@@ -7,13 +7,26 @@
 
 namespace orthant {
 
+int element_bytes(const StateTensor& tensor, int master_bytes) {
+  switch (tensor.dtype) {
+    case StateDtype::like_master: return master_bytes;
+  }
+  throw LogicError("a state tensor without a dtype: " + tensor.name);
+}
+
+std::vector<std::string> OptimizerSpec::state_names() const {
+  std::vector<std::string> names;
+  for (const StateTensor& tensor : state) names.push_back(tensor.name);
+  return names;
+}
+
 std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config) {
-  std::vector<std::string> momentum;
-  if (config.momentum > 0) momentum = {"momentum_buffer"};
+  std::vector<StateTensor> momentum;
+  if (config.momentum > 0) momentum = {{"momentum_buffer"}};
   return {{.name = "adamw",
            .torch_class = "AdamW",
            .settings = {"beta1", "beta2", "eps"},
-           .state = {"exp_avg", "exp_avg_sq"}},
+           .state = {{"exp_avg"}, {"exp_avg_sq"}}},
           {.name = "sgd", .torch_class = "SGD", .settings = {"momentum"}, .state = momentum}};
 }
 
@@ -25,7 +38,9 @@ OptimizerSpec optimizer_spec(const OptimizerConfig& config) {
 }
 
 int64_t state_bytes(const OptimizerConfig& config, int master_bytes) {
-  return static_cast<int64_t>(optimizer_spec(config).state.size()) * master_bytes;
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : optimizer_spec(config).state) bytes += element_bytes(tensor, master_bytes);
+  return bytes;
 }
 
 std::vector<std::string> optimizer_names() {

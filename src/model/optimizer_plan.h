@@ -21,15 +21,27 @@ struct OptimizerConfig {
   std::string weight_decay_on = "matrices";  // or "all" parameters
 };
 
+/// The rules of a state tensor. A new rule is a new enumerator; the compiler then shows where it must be handled.
+enum class StateDtype { like_master };     // that of the master weights: float64 for training.dtype = "float64"
+enum class StateShape { like_parameter };  // one tensor for each parameter, with its shape and its sharding
+
+/// A state tensor that the optimizer keeps for each parameter. It is zero before the first step.
+struct StateTensor {
+  std::string name;  // in a checkpoint "exp_avg" stands for one tensor exp_avg.PARAMETER for each parameter
+  StateDtype dtype = StateDtype::like_master;
+  StateShape shape = StateShape::like_parameter;
+};
+/// Bytes of one element of the tensor, if an element of a master weight takes `master_bytes`.
+int element_bytes(const StateTensor& tensor, int master_bytes);
+
 /// One optimizer: its names, the settings that it reads, and its state.
 struct OptimizerSpec {
   std::string name;         // in the run file
   std::string torch_class;  // in torch.optim
   std::vector<std::string> settings;  // keys of [optimizer] that not every optimizer reads
-  /// Names of the state tensors, as in a checkpoint: "exp_avg" stands for one tensor exp_avg.PARAMETER for each
-  /// parameter. A state tensor has the shape and the sharding of its parameter, and the dtype of the master weights.
-  /// It is zero before the first step.
-  std::vector<std::string> state;
+  std::vector<StateTensor> state;
+
+  std::vector<std::string> state_names() const;
 };
 
 /// All optimizers, each with the state that it keeps under these settings.

@@ -85,7 +85,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
 
 // The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
 void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c) {
-  const std::vector<std::string> state = optimizer_spec(c.optimizer).state;
+  const std::vector<std::string> state = optimizer_spec(c.optimizer).state_names();
   const std::set<std::string> now(state.begin(), state.end());
   std::set<std::string> then;
   for (const std::string& name : checkpoint.optimizer.names()) then.insert(name.substr(0, name.find('.')));

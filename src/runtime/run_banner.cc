@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "config/hf_family.h"
 #include "plan/pipeline.h"
 #include "runtime/resume_check.h"
 
@@ -13,7 +14,8 @@ namespace orthant {
 namespace {
 
 std::string describe_model(const Architecture& a) {
-  return fmt::format("llama, {}, hidden {}, {} ({} key-value), vocabulary {}{}", counted(a.num_hidden_layers, "layer"),
+  return fmt::format("{}, {}, hidden {}, {} ({} key-value), vocabulary {}{}", family_of(a).model_type,
+                     counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size,
                      a.causal() ? "" : ", masked");
 }
