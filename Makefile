@@ -18,7 +18,7 @@ help: ## this list
 	@echo 'Orthant trains transformers across many devices.'
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
-	  while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done
+	  while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  BUILD=$(BUILD)  build folder     JOBS=N  compile jobs (default: as cores and memory allow)'
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "advice/candidates.h"
 #include "base/text.h"
@@ -148,6 +149,13 @@ class Search {
   const std::function<void(const Config&)>& check_;
 };
 
+// True if the remedy has all settings of the other one.
+bool includes(const Remedy& remedy, const Remedy& other) {
+  return std::ranges::all_of(other, [&](const Setting& setting) {
+    return std::ranges::find(remedy, setting) != remedy.end();
+  });
+}
+
 std::string text_of(const std::string& it, const Remedy& remedy) {
   std::vector<std::string> words;
   for (const Setting& setting : remedy)
@@ -178,11 +186,20 @@ std::vector<Remedy> nearest_legal(const Config& config, const Refusal& refusal,
     const size_t most = found.empty() ? kMostOfFirstKey : 1;
     for (Remedy& remedy : search.remedies(key, most)) found.push_back(std::move(remedy));
   }
-  // A change of another key is offered only if it needs no more settings than the others.
+  // Remedies with the fewest settings come first. One with more settings is offered only for the refused key itself.
   size_t fewest = kMostSettings;
   for (const Remedy& remedy : found) fewest = std::min(fewest, remedy.size());
-  const std::string first = found.empty() ? "" : found.front().front().key;
-  std::erase_if(found, [&](const Remedy& remedy) { return remedy.size() > fewest && remedy.front().key != first; });
+  const std::string refused = found.empty() ? "" : found.front().front().key;
+  bool has_longer = false;
+  std::erase_if(found, [&](const Remedy& remedy) {
+    return remedy.size() > fewest && (remedy.front().key != refused || std::exchange(has_longer, true));
+  });
+  std::ranges::stable_sort(found, {}, &Remedy::size);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto needs_less = [&](const Remedy& shorter) { return includes(found[i], shorter); };
+    if (std::any_of(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(i), needs_less))
+      found.erase(found.begin() + static_cast<std::ptrdiff_t>(i--));
+  }
   return found;
 }
 
@@ -197,7 +214,8 @@ ConfigError with_remedies(const Refusal& refusal, const std::vector<Remedy>& rem
     size_t end = begin;
     std::vector<std::string> values;
     for (; end < remedies.size() && same(remedies[end]); ++end) values.push_back(remedies[end][0].value);
-    words.push_back(values.empty() ? text_of(it, first) : text_of(it, Remedy{{first[0].key, join_or(values)}}));
+    const std::string called_it = begin == 0 ? it : "";
+    words.push_back(text_of(called_it, values.empty() ? first : Remedy{{first[0].key, join_or(values)}}));
     begin = std::max(end, begin + 1);
   }
   return ConfigError(law + "; set " + join(words, ", or "));

@@ -246,7 +246,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
   Config config;
   std::optional<Plan> plan;
   try {
-    config = load_run(arguments, launch.world_size);
+    config = load_run(arguments, launch.launcher == "orthant" ? 0 : launch.world_size);
     if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
     bool must_report = true;

@@ -146,7 +146,7 @@ void refuse_unbuilt(const Config& config) {
   };
   require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "has no blocks of GPT-2");
   require_value(config.parallelism.zero_stage == 0, "parallelism.zero_stage", "0",
-                "does not shard gradients and optimizer state over data ranks");
+                "does not shard optimizer state, gradients or weights over data ranks");
   require_value(config.parallelism.expert_parallel_degree == 1, "parallelism.expert_parallel_degree", "1",
                 "has no expert parallelism");
 }

@@ -85,11 +85,11 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
     shape.tokens = sequences * plan.num_token_positions(rank);
     shape.stream = volume(plan.stream_shape(rank, sequences));
     shape.root = plan.stages.back().owner;
-    add("output layer, cut over the pipeline",
+    add("output layer, sharded over the pipeline",
         output_traffic(vocabulary_algorithm(plan.vocabulary), make_output_loss(plan.config), shape, here),
         microbatches);
     shape.root = plan.stages.front().owner;
-    add("embedding, cut over the pipeline", input_traffic(shape, here), microbatches);
+    add("embedding, sharded over the pipeline", input_traffic(shape, here), microbatches);
     add_slice_traffic(table, plan, rank, sequences, microbatches);
   }
 }

@@ -91,7 +91,7 @@ std::string Sharding::mesh_text() const {
   for (const Axis& axis : mesh.axes) {
     if (axis.size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
   }
-  return text.empty() ? "one rank" : text;
+  return text.empty() ? "1 rank" : text;
 }
 
 std::string Sharding::mesh_and_kind() const {

@@ -86,7 +86,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
     axes.push_back(fmt::format("{} {}", axis.at("axis").get<std::string>(), axis.at("size").get<int64_t>()));
   }
   const auto ranks = plan.at("ranks").get<int64_t>();
-  data.facts.emplace_back("Mesh", axes.empty() ? "one rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
+  data.facts.emplace_back("Mesh", axes.empty() ? "1 rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
   for (const auto& rank : plan.at("per_rank")) {
     auto parts = memory_parts(rank);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);

@@ -88,7 +88,7 @@ std::string header(const ReportData& data) {
   if (!data.started.empty()) fact("Started", data.started);
   fact("Folder", data.folder);
   if (!data.config_text.empty()) {
-    const std::string again = fmt::format("orthant train {} --job.dump_folder {}", (folder / "config.toml").string(),
+    const std::string again = fmt::format("build/orthant train {} --job.dump_folder {}", (folder / "config.toml").string(),
                                           folder.string() + "-again");
     out += fmt::format("<div class=\"long\"><dt>Run it again</dt><dd><code>{}</code></dd></div>\n", escape(again));
   }
@@ -114,7 +114,7 @@ std::string memory_section(const ReportData& data) {
   body += fmt::format("<h3>Measured <b>{}</b>{}</h3>\n", peak > 0 ? format_bytes(peak) : "nothing",
                       peak > 0 && expected > 0 ? fmt::format(", {:+.1f}%", 100 * (peak - expected) / expected) : "");
   if (peak > 0) body += strip({{"peak", "gray", format_bytes(peak), peak}}, scale);
-  return card("memory", "Memory", "Peak of the rank with the largest one, since the last start of the run.", body);
+  return card("memory", "Memory", "Peak of the rank that needs most, since the last start of the run.", body);
 }
 
 std::string validation_section(const Metrics& metrics) {

@@ -14,10 +14,14 @@ namespace orthant {
 namespace {
 
 std::string describe_model(const Architecture& a) {
-  return fmt::format("{}, {}, hidden {}, {} ({} key-value), vocabulary {}{}", family_of(a).model_type,
+  std::string block;
+  if (a.norm != "rms_norm") block += ", " + a.norm;
+  if (a.mlp != "swiglu") block += ", " + a.mlp;
+  if (a.qk_norm) block += ", norms of heads";
+  return fmt::format("{}, {}, hidden {}, {} ({} key-value), vocabulary {}{}{}", family_of(a).model_type,
                      counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size,
-                     a.causal() ? "" : ", masked");
+                     a.causal() ? "" : ", masked", block);
 }
 
 std::string describe_data(const Config& config, const TrainingData& data) {

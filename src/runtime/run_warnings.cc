@@ -46,9 +46,9 @@ std::string idle_ranks_warning(const Plan& plan) {
   for (int rank = 0; rank < plan.mesh.size(); ++rank) idle += plan.data_shard(rank).sequences.size() == 0 ? 1 : 0;
   if (idle == 0) return "";
   return fmt::format(
-      "{} of {} get no sequence: {} must be at least the number of data shards, {}; set it to at least {}, or "
+      "{} of {} {} no sequence: {} must be at least the number of data shards, {}; set it to at least {}, or "
       "use fewer ranks",
-      idle, counted(plan.mesh.size(), "rank"), plan.config.locate("training.global_batch_size"),
+      idle, counted(plan.mesh.size(), "rank"), idle == 1 ? "gets" : "get", plan.config.locate("training.global_batch_size"),
       plan.data_shards.size(), plan.data_shards.size());
 }
 

@@ -46,8 +46,8 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
        "or 4"},
       {"[model]\nnum_attention_heads = 6\nnum_key_value_heads = 3\nhidden_size = 20",
        "model.num_attention_heads = 6 (run.toml:2) must divide model.hidden_size = 20 (run.toml:4) while "
-       "model.head_dim is 0; set it to 5 and model.num_key_value_heads to 1, or it to 2 and "
-       "model.num_key_value_heads to 2, or model.hidden_size to 24"},
+       "model.head_dim is 0; set model.hidden_size to 24, or model.num_attention_heads to 5 and "
+       "model.num_key_value_heads to 1"},
       {"[model]\nhead_dim = 33",
        "model.head_dim = 33 (run.toml:2) must be even, because rotary positions rotate pairs of numbers; set it to "
        "32 or 34"},
@@ -95,7 +95,7 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "it to \"refuse\", or data.mask_documents to true"},
       {"parallelism.zero_stage=1",
        "parallelism.zero_stage = 1 (command line) must be 0, because this version of Orthant does not shard "
-       "gradients and optimizer state over data ranks; set it to 0"},
+       "optimizer state, gradients or weights over data ranks; set it to 0"},
       {"parallelism.expert_parallel_degree=2",
        "parallelism.expert_parallel_degree = 2 (command line) must be 1, because this version of Orthant has no expert "
        "parallelism; set it to 1"},

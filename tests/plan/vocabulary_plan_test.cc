@@ -280,7 +280,7 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   EXPECT_NE(recommended(vocabulary_choices(small)).name, "naive");
   const std::string text = explain(plan);
   EXPECT_TRUE(says(text, {"placements of the vocabulary layers on 4 pipeline ranks", "as planned", "recommended",
-                          "1/4 of embedding and head", "output layer, cut over the pipeline"}));
+                          "1/4 of embedding and head", "output layer, sharded over the pipeline"}));
   const auto json = nlohmann::json::parse(plan_json(plan));
   EXPECT_EQ(json["vocabulary_choices"].size(), 6u);
   EXPECT_EQ(json["vocabulary_choices"][5]["recommended"], true);
