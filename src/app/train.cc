@@ -67,7 +67,7 @@ std::string schedule_line(const Plan& plan) {
 std::atomic<bool> g_all_connected = false;
 
 void end_if_stopped_early() {
-  if (const int signal = stop_signal(); signal != 0 && !g_all_connected) end_before_first_step(signal);
+  if (const int signal = stop_signal(); signal != 0 && !g_all_connected) exit_on_signal(signal);
 }
 
 // Ends this rank of a failed run. Every rank writes the error file for torchrun; only one reports to the user. Two
@@ -286,7 +286,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
     return train_rank(arguments, plan, {.launcher = "orthant", .store_kind = StoreKind::kServedByLauncher},
                       {.store = Store::in_process(), .in_process = true});
   }
-  hold_stop_signals();  // until each rank can handle them
+  block_stop_signals();  // until each rank can handle them
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),

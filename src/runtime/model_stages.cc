@@ -56,7 +56,7 @@ StageWork ModelStages::stage_work() {
                      [this](const Action&) {
                        if (input_->step) input_->step();
                      },
-                 .settle = [this](const Action&) { return settle(); }};
+                 .finalize = [this](const Action&) { return finalize(); }};
   if (!vocabulary_) return work;
   work.vocabulary = [this](const Action& action) { vocabulary_->carry_out(action); };
   work.wait_for = [this](const Action& action) {
@@ -75,7 +75,7 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
     weights_.begin_gradients();
     reducer_->begin(live);
     if (live == 0) {
-      settle();  // before finish_gradients(): redoing the previous step may need its gradients
+      finalize();  // before finish_gradients(): redoing the previous step may need its gradients
       weights_.finish_gradients();
     }
   }
@@ -96,8 +96,8 @@ void ModelStages::begin_vocabulary(const StepInput& input) {
   vocabulary_->begin(std::move(microbatches), input.load, input.logits);
 }
 
-bool ModelStages::settle() {
-  return input_->settle && input_->settle([this] {
+bool ModelStages::finalize() {
+  return input_->finalize && input_->finalize([this] {
     executor_.discard();
     live_.clear();
   });

@@ -206,8 +206,8 @@ TEST(Draw, KindsAreDistinctForColorBlindReaders) {
     EXPECT_EQ(count(svg, ">embedding, backward<"), cut.input ? 1 : 0);
     EXPECT_NE(chrome_trace(simulate(schedule, times)).find(cut.input ? "PP:0EB5" : "PP:0S5"), std::string::npos);
   }
-  const Schedule settled = with_post_validation(add_messages(dual_pipe_v(4, 8)));
-  const std::string svg = draw_svg(settled, simulate(settled, times), "Planned");
+  const Schedule finalized = with_post_validation(add_messages(dual_pipe_v(4, 8)));
+  const std::string svg = draw_svg(finalized, simulate(finalized, times), "Planned");
   EXPECT_EQ(count(svg, ">optimizer, finalize<"), 1);
   EXPECT_GT(least_difference(svg), 12);
   EXPECT_LT(least_difference(std::regex_replace(svg, std::regex("#646464"), "#a0a0a0")), 12) << "W, to some eyes";

@@ -135,7 +135,7 @@ Grid retimed(const Schedule& schedule, int microbatches, int weights_until) {
 
 }  // namespace
 
-Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& durations) {
+Schedule repeat_building_block(const BuildingBlock& block, int microbatches, const Durations& durations) {
   ORTHANT_CHECK(microbatches >= 1, microbatches);
   Grid raw(block.stages, microbatches);
   for (int stage = 0; stage < static_cast<int>(block.forward.size()); ++stage)

@@ -51,7 +51,7 @@ Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int l
     block.backward[up] = start.up_I + block.interval * whole_microbatches(later);
     block.backward[down] = start.down_I + block.interval * whole_microbatches(later);
   }
-  return repeat(block, microbatches, durations);
+  return repeat_building_block(block, microbatches, durations);
 }
 
 }  // namespace
