@@ -1,8 +1,8 @@
 // The interpreter of the schedule: it carries out one rank's row of Actions and records when each ran. It computes,
 // sends and receives. It does not depend on why the row has its order or on what a stage computes.
 // A RECV between two computations is posted before the first of them, and never before FINALIZE. In the row
-// 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives until the stage that reads it is done with
-// it. Microbatches in which the rank has no sequences are skipped: no F, B, I, W, vocabulary pass or message.
+// 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives until the stage that reads it is done.
+// Microbatches in which the rank has no sequences are skipped: no F, B, I, W, vocabulary pass or message.
 #pragma once
 
 #include "base/clock.h"

@@ -79,7 +79,7 @@ at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy
 }
 
 // The two halves of a split backward, I and W, with the same numbers panel by panel. In an input-stationary layer both
-// gather dy. Keeping it from I to W would take 2 C (1 - 1/columns) words a token and layer for the o and down
+// gather dy. Keeping it from I to W would take 2 C (1 - 1/columns) elements a token and layer for the o and down
 // projections. On eight columns this equals everything else that waits for W, and schedules that fill bubbles with W
 // would hold more than 1F1B. The second gather adds a fifth to a layer's volume, in panels, while no rank waits for it.
 at::Tensor input_gradient(const Call& call, const at::Tensor& dy) {
