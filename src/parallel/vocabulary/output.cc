@@ -116,7 +116,7 @@ at::Tensor OutputLayer::logits(int microbatch) {
   Live& one = live(microbatch);
   one.input_arrives.wait();
   const at::Tensor rows = labeled_rows(plan_.mesh.gather(one.x), one.tokens.labels_N);
-  const at::Tensor own = at::matmul(rows, plan_.mesh.whole(head_).t());
+  const at::Tensor own = at::matmul(rows, plan_.mesh.gather_weight(head_).t());
   const at::Tensor all = plan_.mesh.gather_logits(statistics_, own, plan_.axes, plan_.slice.vocabulary);
   const double cap = one.loss.softcap;
   live_.erase(microbatch);

@@ -76,7 +76,7 @@ OutputShard::OutputShard(const VocabularySlice& slice, const OutputLoss& loss, c
   if (loss_.kept_of_logit() == 2) slopes_NV_ = at::empty_like(exponentials_NV_);
 }
 
-void OutputShard::gather_weight() { w_VC_ = mesh_.whole(head_).narrow(0, 0, real_.size()); }
+void OutputShard::gather_weight() { w_VC_ = mesh_.gather_weight(head_).narrow(0, 0, real_.size()); }
 void OutputShard::free_weight() {
   if (!mesh_.alone()) w_VC_.reset();
 }
