@@ -136,14 +136,14 @@ class DryStages {
   at::Tensor forward(const Action& action) {
     if (vocabulary_ && stage(action).first) vocabulary_->embedding(action.microbatch, shape());
     rest(action);
-    if (vocabulary_ && stage(action).last) vocabulary_->share_output(action.microbatch, message(true));
+    if (vocabulary_ && stage(action).last) vocabulary_->broadcast_output(action.microbatch, message(true));
     return message(!stage(action).last);
   }
 
   at::Tensor backward(const Action& action) {
     if (vocabulary_ && stage(action).last) vocabulary_->output_gradient(action.microbatch, shape());
     rest(action);
-    if (vocabulary_ && stage(action).first) vocabulary_->share_embedding_gradient(action.microbatch, message(true));
+    if (vocabulary_ && stage(action).first) vocabulary_->broadcast_embedding_gradient(action.microbatch, message(true));
     return message(!stage(action).first);
   }
 

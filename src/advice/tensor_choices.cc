@@ -114,7 +114,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
-      const auto misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
+      const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
       choice.refusal = misfit ? misfit->what() : error.what();
     }
   }

@@ -95,9 +95,9 @@ bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
   try {
     const Store& store = rendezvous.store;
     const bool first = post_failure(store, message);
-    store.add("abort/heard", 1);
+    store.add("abort/acknowledged", 1);
     const auto start = std::chrono::steady_clock::now();
-    while (rendezvous.serves && store.add("abort/heard", 0) < rendezvous.world_size &&
+    while (rendezvous.serves && store.add("abort/acknowledged", 0) < rendezvous.world_size &&
            std::chrono::steady_clock::now() - start < std::chrono::duration<double>(kOthersFail_s)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -179,7 +179,7 @@ std::string describe_lost_store(const Rendezvous& rendezvous) {
 // the watch finds none, returns.
 void wait_for_watch_to_end(Watch& watch) {
   constexpr double kCauseKnown_s = 5;
-  watch.blame(kCauseKnown_s);
+  watch.wait_for_cause(kCauseKnown_s);
   if (watch.failure()) std::this_thread::sleep_for(std::chrono::duration<double>(kCauseKnown_s));
 }
 

@@ -35,9 +35,9 @@ ModelPipeline pipeline_of(const Plan& plan, int rank) {
                          .width = plan.architecture.hidden_size}};
 }
 
-std::vector<int64_t> microbatch_sequences(const DataShard& share) {
+std::vector<int64_t> microbatch_sequences(const DataShard& data_shard) {
   std::vector<int64_t> sequences;
-  for (const Range& range : share.microbatches) sequences.push_back(range.size());
+  for (const Range& range : data_shard.microbatches) sequences.push_back(range.size());
   return sequences;
 }
 

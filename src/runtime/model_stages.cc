@@ -129,7 +129,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int>(live_.size() + deferred_.size()));
-  if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
+  if (stage.last && vocabulary_) vocabulary_->broadcast_output(action.microbatch, x.detach());
   return stage.last ? at::Tensor() : x.detach();
 }
 
@@ -155,7 +155,7 @@ at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
   if (!live.input.defined()) return {};
   at::Tensor made = live.input.grad().contiguous();
   if (!stage.first) return made;
-  vocabulary_->share_embedding_gradient(action.microbatch, made);
+  vocabulary_->broadcast_embedding_gradient(action.microbatch, made);
   return {};
 }
 
