@@ -28,7 +28,7 @@ int64_t sent_between_stages(const Plan& plan) {
   return *std::max_element(sums.begin(), sums.end());
 }
 
-void judge(ScheduleChoice& choice, const Plan& plan) {
+void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.bubble = plan.timeline.bubble;
   choice.makespan = plan.timeline.makespan_s;
   choice.memory_bytes = plan.largest_memory_bytes();
@@ -119,14 +119,14 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
   if (plan.schedule.rows.size() == 1) return choices;
   if (describe_schedule(own.pipeline_parallel_schedule).empty()) {
     choices.push_back({.name = own.pipeline_parallel_schedule, .chosen = true});
-    judge(choices.back(), plan);
+    fill_costs(choices.back(), plan);
   }
   for (const PipelineSchedule& known : pipeline_schedules()) {
     ScheduleChoice& choice = choices.emplace_back();
     choice.name = known.name;
     choice.chosen = known.name == own.pipeline_parallel_schedule;
     if (choice.chosen) {
-      judge(choice, plan);
+      fill_costs(choice, plan);
       continue;
     }
     Config other = plan.config;
@@ -146,7 +146,7 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     }
     choice.otherwise = join(otherwise, " and ");
     try {
-      judge(choice, make_plan(other, plan.facts));
+      fill_costs(choice, make_plan(other, plan.facts));
     } catch (const ConfigError& error) {
       choice.refusal = error.what();
     }

@@ -155,9 +155,9 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   for (const Axis& axis : comm_.mesh().axes) {
     if (axis.name == kPipeline || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
     alone = false;
-    holds &= placement(layout, axis.name).what == Placing::S;
+    holds &= axis_placement(layout, axis.name).kind == AxisPlacementKind::S;
   }
-  const bool sliced = placement(layout, kPipeline).what == Placing::S;
+  const bool sliced = axis_placement(layout, kPipeline).kind == AxisPlacementKind::S;
   Layout here = unsharded_layout(static_cast<int>(info.shape.size()));
   if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
@@ -189,9 +189,9 @@ at::Tensor Session::gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayR
 }
 
 int64_t Session::broadcast_from_main(int64_t number) const {
-  const at::Tensor told = at::full({1}, number, at::kLong);
-  comm_.broadcast(told, all_axes(comm_.mesh())).wait();
-  return told.item<int64_t>();
+  const at::Tensor value = at::full({1}, number, at::kLong);
+  comm_.broadcast(value, all_axes(comm_.mesh())).wait();
+  return value.item<int64_t>();
 }
 
 void Session::update(int64_t step, const StepResult& result) {
