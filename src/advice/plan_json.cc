@@ -60,11 +60,11 @@ void add_schedule(Json& out, const Plan& plan) {
                                          {"weight_flops_per_token", flops[s].weights}});
   }
   out["timeline"] = {{"unit", plan.timeline.unit},
-                     {"makespan", plan.timeline.makespan_s},
+                     {"makespan", plan.timeline.makespan},
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", max_rank_bubble(plan.timeline)},
-                     {"busy", plan.timeline.busy_s},
+                     {"busy", plan.timeline.busy},
                      {"peak_live_passes", plan.timeline.peak_in_flight}};
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {

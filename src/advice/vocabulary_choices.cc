@@ -17,8 +17,8 @@ constexpr std::string_view kPlacements[] = {"none",        "redistribution", "in
                                             "naive",       "algorithm_1",    "algorithm_2"};
 
 void fill_costs(VocabularyChoice& choice, const Plan& plan) {
-  choice.compute = plan.timeline.busy_s;
-  choice.makespan = plan.timeline.makespan_s;
+  choice.compute = plan.timeline.busy;
+  choice.makespan = plan.timeline.makespan;
   choice.memory_bytes = plan.largest_memory_bytes();
   const int element = dtype_bytes(plan.config.training.dtype);
   choice.parameter_bytes.assign(choice.compute.size(), 0);

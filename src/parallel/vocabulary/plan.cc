@@ -49,12 +49,12 @@ struct Times {
       const auto [kind, stage, microbatch] = span.action;
       const auto m = static_cast<size_t>(microbatch);
       const bool backward = kind == B || kind == I;
-      if (kind == F && stage == last_stage) output_from_s[m] = span.end_s;
-      if (backward && stage == last_stage) output_until_s[m] = span.start_s;
-      if (kind == F && stage == 0) input_until_s[m] = span.start_s;
-      if (backward && stage == 0) input_from_s[m] = span.end_s;
+      if (kind == F && stage == last_stage) output_from_s[m] = span.end;
+      if (backward && stage == last_stage) output_until_s[m] = span.start;
+      if (kind == F && stage == 0) input_until_s[m] = span.start;
+      if (backward && stage == 0) input_from_s[m] = span.end;
     }
-    microbatch_s = *std::max_element(timeline.busy_s.begin(), timeline.busy_s.end()) / microbatches;
+    microbatch_s = *std::max_element(timeline.busy.begin(), timeline.busy.end()) / microbatches;
   }
 };
 
@@ -126,7 +126,7 @@ Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::
   for (const Span& span : timeline.spans) {
     const auto rank = static_cast<size_t>(span.rank);
     ORTHANT_CHECK(span.stream == Stream::compute, to_string(span.action));
-    add_until(rank, (span.start_s + span.end_s) / 2);
+    add_until(rank, (span.start + span.end) / 2);
     out.rows[rank].push_back(span.action);
   }
   for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
@@ -153,8 +153,8 @@ std::vector<PassCounts> counts_before_each_S(const Schedule& schedule) {
 Durations with_positive_durations(Durations durations) {
   double most = 0;
   const auto each = [&](auto change) {
-    for (double& seconds : durations.seconds) change(seconds);
-    for (auto& stage : durations.stage_seconds)
+    for (double& seconds : durations.times) change(seconds);
+    for (auto& stage : durations.stage_times)
       for (double& seconds : stage) change(seconds);
   };
   each([&](double& seconds) { most = std::max(most, seconds); });
@@ -204,7 +204,7 @@ Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
   };
   for (const Span& span : timeline.spans) {
     const auto rank = static_cast<size_t>(span.rank);
-    const auto due = std::ranges::lower_bound(lookup_s, (span.start_s + span.end_s) / 2) - lookup_s.begin();
+    const auto due = std::ranges::lower_bound(lookup_s, (span.start + span.end) / 2) - lookup_s.begin();
     add_until(rank, E, static_cast<int>(due));
     if (span.action.kind == S) {
       const size_t now = next_S[rank]++;

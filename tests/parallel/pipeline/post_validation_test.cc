@@ -89,7 +89,7 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
 double last_pass_s(const Schedule& schedule, const Durations& durations) {
   double end_s = 0;
   for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
-    if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end_s);
+    if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end);
   return end_s;
 }
 
@@ -103,7 +103,7 @@ TEST(PostValidation, DelaysNoSchedule) {
       const Schedule messages = add_messages(plain), schedule = with_post_validation(messages);
       Durations times = Durations::of(1, 1, 1);
       EXPECT_EQ(last_pass_s(schedule, times), last_pass_s(messages, times)) << name << ", " << p << " ranks";
-      times.link_s = kLink;
+      times.link_time = kLink;
       const double longer_s = last_pass_s(schedule, times) - last_pass_s(messages, times);
       EXPECT_LE(longer_s, 2 * 3 * (p - 1) * kLink) << name << ", " << p << " ranks";
     }
