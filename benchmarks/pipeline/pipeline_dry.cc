@@ -75,13 +75,13 @@ void measure(const Settings& settings, Comm& comm) {
     if (wanted != ",all," && wanted.find(fmt::format(",{},", each.name)) == std::string::npos) continue;
     const Schedule schedule =
         add_messages(each.make({ranks, each.stages_per_rank, microbatches}));
-    const double simulated_s = simulate(schedule, Durations::of(pass_s, pass_s, pass_s)).makespan_s;
+    const double simulated_s = simulate(schedule, Durations::of(pass_s, pass_s, pass_s)).makespan;
     std::vector<double> bubbles_s, steps_s;
     carry_out(comm, schedule, 0, bytes, nap);  // warms up
     for (int i = 0; i < settings.number("repeats"); ++i) {
       const MeasuredStep step = carry_out(comm, schedule, pass_s, bytes, nap);
       bubbles_s.push_back(max_rank_bubble(step.timeline));
-      steps_s.push_back(step.timeline.makespan_s);
+      steps_s.push_back(step.timeline.makespan);
     }
     if (comm.rank() != 0) continue;
     const int formula = published_bubble(each.name, ranks);

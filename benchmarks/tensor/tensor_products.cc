@@ -35,10 +35,10 @@ class Case {
       : comm_(comm), form_(form), name_(std::move(name)), in_(in), columns_(comm.group_size(kOverColumns)),
         mesh_(comm, {.columns = columns_, .panel_bytes = panel_bytes}),
         panels_(mesh_, 1, tokens, in, name_ == "abt", 4),
-        whole_x_(at::randn({tokens, in}, at::detail::createCPUGenerator(1), at::kFloat)),
+        full_x_(at::randn({tokens, in}, at::detail::createCPUGenerator(1), at::kFloat)),
         w_(at::randn({in, own(out).size()}, at::detail::createCPUGenerator(2 + comm.rank()), at::kFloat)),
         dy_(at::randn({tokens, own(out).size()}, at::detail::createCPUGenerator(99 + comm.rank()), at::kFloat)),
-        x_(whole_x_.narrow(1, own(in).begin, own(in).size()).contiguous()) {}
+        x_(full_x_.narrow(1, own(in).begin, own(in).size()).contiguous()) {}
 
   at::Tensor both() const {
     const TensorProducts products(comm_, form_, mesh_.plan().panel_bytes);
@@ -49,20 +49,20 @@ class Case {
   /// Multiplies the same panels without messages. The result for abt is this column's summand only.
   at::Tensor compute() const { return form_ == ProductForm::summa ? summa_compute() : stationary_compute(); }
   void transfer() const { form_ == ProductForm::summa ? summa_transfer() : stationary_transfer(); }
-  double flops() const { return 2.0 * static_cast<double>(whole_x_.size(0) * in_ * w_.size(1)); }
+  double flops() const { return 2.0 * static_cast<double>(full_x_.size(0) * in_ * w_.size(1)); }
 
  private:
   Range own(int64_t extent) const { return shard(extent, columns_, comm_.position(kOverColumns)); }
   std::vector<SummaPanel> summa_panels() const { return orthant::summa_panels(in_, columns_, 1); }
 
   std::vector<int64_t> result_sizes() const {
-    return {name_ == "atb" ? in_ : whole_x_.size(0), name_ == "abt" ? in_ : w_.size(1)};
+    return {name_ == "atb" ? in_ : full_x_.size(0), name_ == "abt" ? in_ : w_.size(1)};
   }
 
   at::Tensor stationary_compute() const {
     const at::Tensor sum = at::empty(result_sizes(), at::kFloat);
     for (const Range& panel : panels_.all()) {
-      const at::Tensor x = whole_x_.narrow(0, panel.begin, panel.size()), dy = dy_.narrow(0, panel.begin, panel.size());
+      const at::Tensor x = full_x_.narrow(0, panel.begin, panel.size()), dy = dy_.narrow(0, panel.begin, panel.size());
       at::Tensor rows = name_ == "atb" ? sum : sum.narrow(0, panel.begin, panel.size());
       if (name_ == "ab") at::mm_out(rows, x, w_);
       if (name_ == "abt") at::mm_out(rows, dy, w_.t());
@@ -73,7 +73,7 @@ class Case {
   at::Tensor summa_compute() const {
     const at::Tensor sum = at::zeros(result_sizes(), at::kFloat);
     for (const SummaPanel& p : summa_panels()) {
-      const at::Tensor x = whole_x_.narrow(1, p.all.begin, p.all.size()).contiguous();
+      const at::Tensor x = full_x_.narrow(1, p.all.begin, p.all.size()).contiguous();
       const at::Tensor w = w_.narrow(0, p.all.begin, p.all.size());
       if (name_ == "ab") add_product(sum, x, w, true);
       if (name_ == "abt") sum.narrow(1, p.all.begin, p.all.size()).copy_(dy_.mm(w.t()));
@@ -85,7 +85,7 @@ class Case {
   void stationary_transfer() const {
     if (name_ == "abt") {
       StreamSum sums(panels_);
-      for (const Range& panel : panels_.all()) sums.send(panel, whole_x_.narrow(0, panel.begin, panel.size()));
+      for (const Range& panel : panels_.all()) sums.send(panel, full_x_.narrow(0, panel.begin, panel.size()));
       sums.finish();
       return;
     }
@@ -98,7 +98,7 @@ class Case {
     for_panels(
         summa_panels(),
         [&](const SummaPanel& p) {
-          Moving moving{at::empty({whole_x_.size(0), p.all.size()}, at::kFloat), Work()};
+          Moving moving{at::empty({full_x_.size(0), p.all.size()}, at::kFloat), Work()};
           moving.work = sums ? comm_.reduce(moving.panel, kOverColumns, p.column)
                              : comm_.broadcast(moving.panel, kOverColumns, p.column);
           return moving;
@@ -113,7 +113,7 @@ class Case {
   const int columns_;
   const TensorMesh mesh_;
   const TokenPanels panels_;
-  const at::Tensor whole_x_, w_, dy_, x_;
+  const at::Tensor full_x_, w_, dy_, x_;
 };
 
 int64_t sent_by(Comm& comm, const std::function<void()>& step) {

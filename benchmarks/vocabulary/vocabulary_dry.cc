@@ -136,14 +136,14 @@ class DryStages {
   at::Tensor forward(const Action& action) {
     if (vocabulary_ && stage(action).first) vocabulary_->embedding(action.microbatch, shape());
     rest(action);
-    if (vocabulary_ && stage(action).last) vocabulary_->share_output(action.microbatch, message(true));
+    if (vocabulary_ && stage(action).last) vocabulary_->broadcast_output(action.microbatch, message(true));
     return message(!stage(action).last);
   }
 
   at::Tensor backward(const Action& action) {
     if (vocabulary_ && stage(action).last) vocabulary_->output_gradient(action.microbatch, shape());
     rest(action);
-    if (vocabulary_ && stage(action).first) vocabulary_->share_embedding_gradient(action.microbatch, message(true));
+    if (vocabulary_ && stage(action).first) vocabulary_->broadcast_embedding_gradient(action.microbatch, message(true));
     return message(!stage(action).first);
   }
 
@@ -200,21 +200,21 @@ void measure(const Settings& settings, Comm& comm, const Plan& plan, const char*
   for (int i = 0; i < settings.number("repeats"); ++i) {
     const Timeline timeline = stages.run(unit_s).timeline;
     if (comm.rank() > 0) continue;
-    steps_s.push_back(timeline.makespan_s);
+    steps_s.push_back(timeline.makespan);
     bubbles_s.push_back(max_rank_bubble(timeline));
-    spreads.push_back(spread(timeline.busy_s));
+    spreads.push_back(spread(timeline.busy));
   }
   if (comm.rank() > 0) return;
-  const double units = std::accumulate(plan.timeline.busy_s.begin(), plan.timeline.busy_s.end(), 0.0);
+  const double units = std::accumulate(plan.timeline.busy.begin(), plan.timeline.busy.end(), 0.0);
   const nlohmann::ordered_json out = {{"ranks", plan.mesh.size()},
                                       {"vocabulary", plan.architecture.vocab_size},
                                       {"placement", placement},
                                       {"step_s", quantile(steps_s, 0.5)},
-                                      {"simulated_s", plan.timeline.makespan_s * unit_s},
+                                      {"simulated_s", plan.timeline.makespan * unit_s},
                                       {"balanced_s", units * unit_s / plan.mesh.size()},
                                       {"own_bubble_s", quantile(bubbles_s, 0.5)},
                                       {"compute_spread", quantile(spreads, 0.5)},
-                                      {"planned_compute_spread", spread(plan.timeline.busy_s)},
+                                      {"planned_compute_spread", spread(plan.timeline.busy)},
                                       {"parameter_spread", spread(parameters_of_ranks(plan))},
                                       {"memory_bytes", plan.largest_memory_bytes()}};
   fmt::print("{}\n", out.dump());

@@ -11,13 +11,14 @@ namespace orthant {
 
 /// The same run with one setting changed.
 struct Alternative {
-  std::string change;
+  std::string change;                // the setting as in a run file: "training.dtype = \"bfloat16\""
   int64_t memory_bytes = 0;          // of the rank that needs most
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
-  std::string remark;
+  std::string remark;                // its main cost or effect; may be empty
 };
 
-/// Returns the legal alternatives to the plan.
+/// Returns the alternatives: the plan with recomputation switched, half the local batch size, bfloat16, or 1, 2, 4 or 8
+/// ranks by another number of data ranks. Alternatives that planning refuses, or that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
 }  // namespace orthant

@@ -134,27 +134,27 @@ std::string explain_rows(const std::vector<Action>& row) {
 
 // Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by their sequences:
 // "1000 of 2, 24 of 1".
-std::string explain_sizes(const DataShard& share) {
+std::string explain_sizes(const DataShard& data_shard) {
   constexpr size_t kShown = 12;
   std::vector<std::string> sizes;
-  if (share.microbatches.size() <= kShown) {
-    for (const Range& m : share.microbatches) sizes.push_back(fmt::format("{}", m.size()));
+  if (data_shard.microbatches.size() <= kShown) {
+    for (const Range& m : data_shard.microbatches) sizes.push_back(fmt::format("{}", m.size()));
     return join(sizes, " ");
   }
-  for (const auto& [size, count] : microbatch_sizes(share)) {
+  for (const auto& [size, count] : microbatch_sizes(data_shard)) {
     sizes.insert(sizes.begin(), fmt::format("{} of {}", count, size));
   }
   return sizes.empty() ? "none" : join(sizes, ", ");
 }
 
-std::string explain_shares(const Plan& plan) {
+std::string explain_data_shards(const Plan& plan) {
   std::vector<std::string> axes;
   for (const std::string& axis : kBatchAxes) {
     if (plan.mesh.axis_size(axis) > 1) axes.push_back(axis);
   }
   const bool data = axes.empty() || axes == kOverData;
   std::vector<std::vector<std::string>> rows = {
-      {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
+      {data ? "data rank" : "data shard over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
   for (size_t coord = 0; coord < plan.data_shards.size(); ++coord) {
     rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.data_shards[coord].sequences.size()),
                     explain_sizes(plan.data_shards[coord])});
@@ -186,7 +186,7 @@ std::string explain(const Plan& plan) {
                      : plan.stages.size() > 1 ? "; every rank holds all parameters of its stages"
                                               : "; every rank holds all parameters",
                      split);
-  out += "\ndata shards of a step\n" + explain_shares(plan);
+  out += "\ndata shards of a step\n" + explain_data_shards(plan);
   if (plan.schedule.rows.size() == 1) {
     out += "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
            explain_rows(plan.schedule.rows[0]);

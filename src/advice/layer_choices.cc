@@ -49,8 +49,8 @@ struct Layer {
     if (recompute) return stream;
     return block_bytes(column_operations(block_operations(a), {}, 0), {.stream = stream,
                                                                        .row = row,
-                                                                       .number = tokens * master,
-                                                                       .statistic = tokens * master,
+                                                                       .all_tokens_statistic = tokens * master,
+                                                                       .shard_statistic = tokens * master,
                                                                        .attention = attention.saved_bytes});
   }
   int64_t largest_microbatch(int data) const {

@@ -54,23 +54,23 @@ class Search {
 
   // Returns at most `most` remedies of the refusal that begin with the key, all with as few settings as possible.
   std::vector<Remedy> remedies(const std::string& key, size_t most) const {
-    std::vector<Remedy> legal, begun, entangled;
+    std::vector<Remedy> legal, incomplete, same_key_incomplete;
     for (const std::string& value : candidates(config_, key, refusal_.numbers, kReach)) {
       if (legal.size() == most) break;
       if (!legal.empty() && on_same_side(config_, key, legal[0][0].value, value)) continue;
       const Remedy remedy = {{key, value}};
       const State state = state_of(remedy, refusal_);
       if (state == State::legal) legal.push_back(remedy);
-      if (state == State::other_law) begun.push_back(remedy);
-      if (state == State::law_of_same_key) entangled.push_back(remedy);
+      if (state == State::other_law) incomplete.push_back(remedy);
+      if (state == State::law_of_same_key) same_key_incomplete.push_back(remedy);
     }
     if (!legal.empty()) return legal;
-    begun.insert(begun.end(), entangled.begin(), entangled.end());
-    for (size_t i = 0; i < begun.size(); ++i) {
+    incomplete.insert(incomplete.end(), same_key_incomplete.begin(), same_key_incomplete.end());
+    for (size_t i = 0; i < incomplete.size(); ++i) {
       const bool is_near = i < kMostCompleted;
       if (!is_near && !legal.empty()) break;
-      std::optional<Remedy> complete = is_near ? completed(begun[i]) : std::nullopt;
-      if (!complete) complete = completed_by_defaults(begun[i]);
+      std::optional<Remedy> complete = is_near ? completed(incomplete[i]) : std::nullopt;
+      if (!complete) complete = completed_by_defaults(incomplete[i]);
       if (complete) legal.push_back(std::move(*complete));
     }
     std::ranges::stable_sort(legal, {}, &Remedy::size);
@@ -107,7 +107,7 @@ class Search {
     while (remedy.size() < kMostSettings) {
       const std::optional<Refusal> law = refusal_of(*with_settings(config_, remedy), check_);
       if (!law) return remedy;
-      std::optional<Remedy> progress, entangled;
+      std::optional<Remedy> progress, same_key_incomplete;
       for (const std::string& key : law->keys) {
         if (!is_free(remedy, key)) continue;
         size_t tried = 0;
@@ -118,11 +118,11 @@ class Search {
           const State state = state_of(longer, *law);
           if (state == State::legal) return longer;
           if (state == State::other_law && !progress) progress = longer;
-          if (state == State::law_of_same_key && !entangled) entangled = longer;
+          if (state == State::law_of_same_key && !same_key_incomplete) same_key_incomplete = longer;
         }
       }
-      if (!progress && !entangled) return {};
-      remedy = progress ? std::move(*progress) : std::move(*entangled);
+      if (!progress && !same_key_incomplete) return {};
+      remedy = progress ? std::move(*progress) : std::move(*same_key_incomplete);
     }
     return {};
   }

@@ -60,11 +60,11 @@ void add_schedule(Json& out, const Plan& plan) {
                                          {"weight_flops_per_token", flops[s].weights}});
   }
   out["timeline"] = {{"unit", plan.timeline.unit},
-                     {"makespan", plan.timeline.makespan_s},
+                     {"makespan", plan.timeline.makespan},
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", max_rank_bubble(plan.timeline)},
-                     {"busy", plan.timeline.busy_s},
+                     {"busy", plan.timeline.busy},
                      {"peak_live_passes", plan.timeline.peak_in_flight}};
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
@@ -114,7 +114,7 @@ void add_choices(Json& out, const Plan& plan) {
          {"holds_least", &choice == &holds_least(choices)}});
   }
   const std::vector<TensorChoice> meshes = tensor_choices(plan);
-  out["tensor_words_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
+  out["tensor_elements_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
   out["tensor_choices"] = Json::array();
   const TensorChoice* const least = cheapest(meshes, plan.config);
   for (const TensorChoice& choice : meshes) {
@@ -123,9 +123,9 @@ void add_choices(Json& out, const Plan& plan) {
                                      {"columns", choice.tensor.columns},
                                      {"depth", choice.tensor.depth},
                                      {"product", choice.tensor.form == ProductForm::summa ? "summa" : "stationary"},
-                                     {"words_forward", choice.words.forward},
-                                     {"words_backward", choice.words.backward},
-                                     {"words_depth", choice.words.depth},
+                                     {"elements_forward", choice.received_elements.forward},
+                                     {"elements_backward", choice.received_elements.backward},
+                                     {"elements_depth", choice.received_elements.depth},
                                      {"sent_bytes", choice.sent_bytes},
                                      {"memory_bytes", choice.memory_bytes},
                                      {"refusal", choice.refusal},

@@ -28,9 +28,9 @@ int64_t sent_between_stages(const Plan& plan) {
   return *std::max_element(sums.begin(), sums.end());
 }
 
-void judge(ScheduleChoice& choice, const Plan& plan) {
+void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.bubble = plan.timeline.bubble;
-  choice.makespan = plan.timeline.makespan_s;
+  choice.makespan = plan.timeline.makespan;
   choice.memory_bytes = plan.largest_memory_bytes();
   choice.sent_bytes = sent_between_stages(plan);
 }
@@ -81,12 +81,12 @@ std::string explain_stages(const Plan& plan) {
   for (const StageFlops& stage : flops) all += stage.sum();
   const auto share = [&](double part) { return fmt::format("{:.1f} %", 100 * part / all); };
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto of = [&](ActionKind kind) { return durations.stage_seconds[s][static_cast<size_t>(kind)]; };
+    const auto of = [&](ActionKind kind) { return durations.stage_times[s][static_cast<size_t>(kind)]; };
     rows.push_back({fmt::format("{}", s), fmt::format("{}", plan.stages[s].owner), layers_text(plan.stages[s], !cut),
                     times(of(ActionKind::F)), times(of(ActionKind::B)), share(flops[s].sum())});
   }
   if (cut) {
-    const auto& pass = durations.stage_seconds[0];
+    const auto& pass = durations.stage_times[0];
     const bool early = sums_input_gradient_early(plan);
     const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
     rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
@@ -105,7 +105,7 @@ std::string explain_ranks(const Plan& plan) {
       if (plan.pipeline_rank(rank) == static_cast<int>(at))
         memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
     }
-    rows.push_back({fmt::format("{}", at), times(plan.timeline.busy_s[at]),
+    rows.push_back({fmt::format("{}", at), times(plan.timeline.busy[at]),
                     fmt::format("{}", plan.timeline.peak_in_flight[at]), format_bytes(static_cast<double>(memory))});
   }
   return text_table(rows);
@@ -119,14 +119,14 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
   if (plan.schedule.rows.size() == 1) return choices;
   if (describe_schedule(own.pipeline_parallel_schedule).empty()) {
     choices.push_back({.name = own.pipeline_parallel_schedule, .chosen = true});
-    judge(choices.back(), plan);
+    fill_costs(choices.back(), plan);
   }
   for (const PipelineSchedule& known : pipeline_schedules()) {
     ScheduleChoice& choice = choices.emplace_back();
     choice.name = known.name;
     choice.chosen = known.name == own.pipeline_parallel_schedule;
     if (choice.chosen) {
-      judge(choice, plan);
+      fill_costs(choice, plan);
       continue;
     }
     Config other = plan.config;
@@ -146,7 +146,7 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     }
     choice.otherwise = join(otherwise, " and ");
     try {
-      judge(choice, make_plan(other, plan.facts));
+      fill_costs(choice, make_plan(other, plan.facts));
     } catch (const ConfigError& error) {
       choice.refusal = error.what();
     }
@@ -160,7 +160,7 @@ std::string explain_pipeline(const Plan& plan) {
   out += fmt::format(
       "  with durations from FLOPs: bubble {:.1f} % of the step, step time {}; the busiest rank computes for {}\n"
       "  (unit: a rank's mean forward of a microbatch); a rank idles for at most {} between its first and last pass\n",
-      100 * timeline.bubble, times(timeline.makespan_s), times(timeline.makespan_s - makespan_bubble(timeline)),
+      100 * timeline.bubble, times(timeline.makespan), times(timeline.makespan - makespan_bubble(timeline)),
       times(max_rank_bubble(timeline)));
   return out + "\nstages and the costs of their passes\n" + explain_stages(plan) +
          "\npipeline ranks; most live: microbatches between F and B or W\n" + explain_ranks(plan);

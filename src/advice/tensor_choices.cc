@@ -41,16 +41,16 @@ double split_share(const Plan& plan) {
 
 // Returns the elements received per step for one layer's products. Every microbatch gathers the weights again, and
 // recomputation repeats the forward's communication.
-TensorVolume count_received_elements(const Plan& plan, const TensorPlan& tensor) {
+TensorVolume count_received_elements_per_step(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
   const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
   const std::vector<LinearShape> linears = linear_shapes(block_operations(plan.architecture));
-  TensorVolume words = linear_words(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
-  words.forward *= microbatches;
-  words.backward *= microbatches;
-  if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;
-  return words;
+  TensorVolume elements = count_received_elements(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
+  elements.forward *= microbatches;
+  elements.backward *= microbatches;
+  if (plan.config.activation_checkpoint.mode == "full") elements.backward += elements.forward;
+  return elements;
 }
 
 std::string name_of(const TensorPlan& tensor) {
@@ -77,7 +77,7 @@ Config chosen(const Config& config, const TensorPlan& tensor) {
   return out;
 }
 
-std::string words_text(double words) { return grouped(static_cast<int64_t>(words + 0.5)); }
+std::string elements_text(double elements) { return grouped(static_cast<int64_t>(elements + 0.5)); }
 
 }  // namespace
 
@@ -108,13 +108,13 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
     choice.name = name_of(tensor);
     choice.tensor = tensor;
     choice.chosen = same(tensor, plan.tensor);
-    choice.words = count_received_elements(plan, tensor);
+    choice.received_elements = count_received_elements_per_step(plan, tensor);
     try {
       const Plan other = make_plan(with_tensor_plan(plan.config, tensor), plan.facts);
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
-      const auto misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
+      const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
       choice.refusal = misfit ? misfit->what() : error.what();
     }
   }
@@ -161,7 +161,7 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
       const Plan plan = make_plan(with_tensor_plan(config, tensor), facts);
       choices.push_back({.name = name_of(tensor),
                          .tensor = tensor,
-                         .words = count_received_elements(plan, tensor),
+                         .received_elements = count_received_elements_per_step(plan, tensor),
                          .sent_bytes = plan.largest_communication_bytes(),
                          .memory_bytes = plan.largest_memory_bytes()});
     } catch (const Refusal&) {
@@ -210,14 +210,14 @@ std::string explain_tensor_choices(const Plan& plan) {
     if (!choice.refusal.empty()) remarks.push_back("refused: " + choice.refusal);
     const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
-    rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
-                    words_text(choice.words.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
-                    choice.refusal.empty() ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
-                    join(remarks, "; ")});
+    rows.push_back(
+        {choice.name, elements_text(choice.received_elements.forward), elements_text(choice.received_elements.backward),
+         elements_text(choice.received_elements.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
+         choice.refusal.empty() ? format_bytes(static_cast<double>(choice.memory_bytes)) : "", join(remarks, "; ")});
   }
   std::string out = text_table(rows);
   out += fmt::format("  lower bound forward for meshes without depth: {} elements (Al Daas et al. 2022)\n",
-                     words_text(received_elements_bound(plan)));
+                     elements_text(received_elements_bound(plan)));
   const auto own = std::find_if(choices.begin(), choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != choices.end()) {

@@ -13,7 +13,7 @@ namespace orthant {
 struct TensorChoice {
   std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
   TensorPlan tensor;
-  TensorVolume words;        // elements received for one layer per step
+  TensorVolume received_elements;  // for one layer per step
   int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
   int64_t memory_bytes = 0;  // of the rank that needs most
   std::string refusal;  // why the arrangement is illegal; empty if it is legal

@@ -16,9 +16,9 @@ namespace {
 constexpr std::string_view kPlacements[] = {"none",        "redistribution", "interlaced",
                                             "naive",       "algorithm_1",    "algorithm_2"};
 
-void judge(VocabularyChoice& choice, const Plan& plan) {
-  choice.compute = plan.timeline.busy_s;
-  choice.makespan = plan.timeline.makespan_s;
+void fill_costs(VocabularyChoice& choice, const Plan& plan) {
+  choice.compute = plan.timeline.busy;
+  choice.makespan = plan.timeline.makespan;
   choice.memory_bytes = plan.largest_memory_bytes();
   const int element = dtype_bytes(plan.config.training.dtype);
   choice.parameter_bytes.assign(choice.compute.size(), 0);
@@ -53,7 +53,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
     choice.name = name;
     choice.chosen = name == own;
     if (choice.chosen) {
-      judge(choice, plan);
+      fill_costs(choice, plan);
       continue;
     }
     Config other = plan.config;
@@ -64,7 +64,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
       choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
     }
     try {
-      judge(choice, make_plan(other, plan.facts));
+      fill_costs(choice, make_plan(other, plan.facts));
     } catch (const ConfigError& error) {
       choice.refusal = error.what();
     }

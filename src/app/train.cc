@@ -67,7 +67,7 @@ std::string schedule_line(const Plan& plan) {
 std::atomic<bool> g_all_connected = false;
 
 void end_if_stopped_early() {
-  if (const int signal = stop_signal(); signal != 0 && !g_all_connected) end_before_first_step(signal);
+  if (const int signal = stop_signal(); signal != 0 && !g_all_connected) exit_on_signal(signal);
 }
 
 // Ends this rank of a failed run. Every rank writes the error file for torchrun; only one reports to the user. Two
@@ -95,9 +95,9 @@ bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
   try {
     const Store& store = rendezvous.store;
     const bool first = post_failure(store, message);
-    store.add("abort/heard", 1);
+    store.add("abort/acknowledged", 1);
     const auto start = std::chrono::steady_clock::now();
-    while (rendezvous.serves && store.add("abort/heard", 0) < rendezvous.world_size &&
+    while (rendezvous.serves && store.add("abort/acknowledged", 0) < rendezvous.world_size &&
            std::chrono::steady_clock::now() - start < std::chrono::duration<double>(kOthersFail_s)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -179,7 +179,7 @@ std::string describe_lost_store(const Rendezvous& rendezvous) {
 // the watch finds none, returns.
 void wait_for_watch_to_end(Watch& watch) {
   constexpr double kCauseKnown_s = 5;
-  watch.blame(kCauseKnown_s);
+  watch.wait_for_cause(kCauseKnown_s);
   if (watch.failure()) std::this_thread::sleep_for(std::chrono::duration<double>(kCauseKnown_s));
 }
 
@@ -286,7 +286,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
     return train_rank(arguments, plan, {.launcher = "orthant", .store_kind = StoreKind::kServedByLauncher},
                       {.store = Store::in_process(), .in_process = true});
   }
-  hold_stop_signals();  // until each rank can handle them
+  block_stop_signals();  // until each rank can handle them
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),

@@ -125,7 +125,7 @@ int verify(const VerifyArguments& arguments) {
   config.parallelism = advised_plan(own, facts).config.parallelism;
   config.run.memory_gib_per_rank = 0;  // the limit holds for the run; float64 and the reference need more memory
   const Plan plan = advised_plan(config, facts);
-  require_telling_bounds(plan);
+  check_bounds_detect_mistakes(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
   const VerifyReport report = verify_layout(plan, data, arguments.steps, make_step_progress_callback());

@@ -236,7 +236,7 @@ std::unique_ptr<Group> nccl_group(at::Device device, const Store& store, int pos
   auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   // Uses a separate connection to the store, because c10d's threads use it too.
-  auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().board, position, size, options);
+  auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().store, position, size, options);
   group->setBoundDeviceId(device);
   group->eagerConnectSingleDevice(device);
   return std::make_unique<NcclGroup>(std::move(group), device, std::move(on_lost));

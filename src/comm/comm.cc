@@ -152,6 +152,9 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
 
 Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) { return reduce(tensor, axes, root, {}, {}); }
 
+// No message of this rank moves while `make` runs, so it must be short. It may run after the Work is destroyed, even
+// while an exception unwinds this rank, so it must own its data. On a GPU, `make` runs at once and enqueues its work on
+// the current stream, after `after`.
 Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());

@@ -137,11 +137,9 @@ class Comm {
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Sums over the group at the root, in place. Other ranks send their tensor once; it does not change.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// The same sum, started as soon as the operation `after` has completed and `make` has filled the tensor. The caller
-  /// need not wait for `after` in between. `make` may run on any thread, while no message of this rank moves. It must
-  /// be short and must not call Comm. It must own the data that it reads, because it may run after the Work is
-  /// destroyed, even while an exception unwinds this rank. An exception from `make` or an error of `after` fails the
-  /// sum. On a GPU, `make` runs at once and enqueues its work on the current stream, after `after`.
+  /// The same sum, started in the background once the operation `after` has completed and `make` has filled the tensor.
+  /// `make` may run on any thread; it must be short, must not call Comm, and must own the data that it reads. The sum
+  /// fails with an error of `after` or an exception from `make`.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make);
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);

@@ -213,7 +213,7 @@ void CommState::set_activity(std::string activity) {
 }
 
 void CommState::fail(const GroupCall& operation, const std::string& reason) {
-  const std::string known = watch->blame(patience_s());
+  const std::string known = watch->wait_for_cause(patience_s());
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
   const std::string message = fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
@@ -223,7 +223,7 @@ void CommState::fail(const GroupCall& operation, const std::string& reason) {
 
 // Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.
 void CommState::lost(const std::string& signature, const std::string& reason) {
-  const std::string known = watch->blame(patience_s());
+  const std::string known = watch->wait_for_cause(patience_s());
   if (watch->failure()) return watch->abort_and_end(known);
   const std::string others = known.empty() ? "" : "; " + known;
   watch->abort_and_end(fmt::format("rank {}: {} over {}{}", rank, reason, signature, others));

@@ -94,7 +94,7 @@ class GlooTransport : public Transport {
     auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
     gloo->threads = 1;
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().board, options.rank,
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().store, options.rank,
                                                          options.world_size, std::move(gloo));
   }
 

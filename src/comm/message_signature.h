@@ -1,4 +1,4 @@
-// Label: a message's signature (operation, algorithm and dtype). Sender and receiver both give one, so that a receiver
+// MessageSignature: operation, algorithm and dtype of a message. Sender and receiver both give one, so that a receiver
 // can report a message that it did not expect. It takes no part in matching.
 #pragma once
 

@@ -97,13 +97,13 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
   refuse_unless(device == "cpu", "run.device", "must be \"cpu\" in this version of Orthant");
 }
 
-void check_idle_settings(const Config& config) {
-  if (config.model.objective != "masked") require_idle(config, "model.masked_share", "model.objective");
-  if (!config.data.mask_documents) require_idle(config, "data.long_documents", "data.mask_documents");
+void check_settings_without_effect(const Config& config) {
+  if (config.model.objective != "masked") require_default(config, "model.masked_share", "model.objective");
+  if (!config.data.mask_documents) require_default(config, "data.long_documents", "data.mask_documents");
   const auto read = optimizer_spec(config.optimizer).settings;
   for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {
     for (const std::string& setting : other.settings) {
-      if (std::ranges::count(read, setting) == 0) require_idle(config, "optimizer." + setting, "optimizer.name");
+      if (std::ranges::count(read, setting) == 0) require_default(config, "optimizer." + setting, "optimizer.name");
     }
   }
 }
@@ -169,7 +169,7 @@ void check_model_from(const Config& config) {
 void check_config(const Config& config, const BuildFeatures& abilities) {
   check_model_from(config);
   check_device(config, abilities);
-  check_idle_settings(config);
+  check_settings_without_effect(config);
   check_data(config);
   check_heads(config);
   check_linformer(config);

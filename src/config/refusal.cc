@@ -26,7 +26,7 @@ bool has_default(const Config& config, std::string_view key) {
   return value_text(*entry, config) == value_text(*entry, defaults);
 }
 
-void require_idle(const Config& config, std::string_view key, std::string_view reason_key) {
+void require_default(const Config& config, std::string_view key, std::string_view reason_key) {
   if (has_default(config, key)) return;
   refuse(config, key, fmt::format("has no effect with {}", config.locate(reason_key)), {std::string(reason_key)});
 }

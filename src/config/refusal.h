@@ -28,8 +28,7 @@ class Refusal : public ConfigError {
 /// True if the key has its default.
 bool has_default(const Config& config, std::string_view key);
 
-/// Throws Refusal unless the key has its default. Used for settings that have no effect while `reason_key` has its
-/// value: a user who sets one is mistaken about the run.
-void require_idle(const Config& config, std::string_view key, std::string_view reason_key);
+/// Throws Refusal unless the key has its default, because the key has no effect while `reason_key` has its value.
+void require_default(const Config& config, std::string_view key, std::string_view reason_key);
 
 }  // namespace orthant

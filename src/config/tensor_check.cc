@@ -75,7 +75,7 @@ void check_tensor_kind(const Config& config) {
       refuse(config, key, fmt::format("requires {} \"2d\" or \"2.5d\", but {}", kKind, config.locate(kKind)), {kKind});
     }
   } else {
-    require_idle(config, kDegree, kKind);
+    require_default(config, kDegree, kKind);
   }
   const bool one_rank =
       p.tensor_parallel_kind == "auto" ? p.tensor_parallel_degree == 1 : std::max({rows, columns, depth}) == 1;
@@ -85,12 +85,12 @@ void check_tensor_kind(const Config& config) {
   }
   if (p.tensor_parallel_kind == "2d" && depth != 1)
     refuse(config, kMesh, fmt::format("must have depth 1 with {}", config.locate(kKind)), {kKind});
-  if (!one_number && rows == 1 && columns == 1) require_idle(config, kProduct, kMesh);
-  if (p.tensor_parallel_kind != "1d") require_idle(config, kSequence, kKind);
+  if (!one_number && rows == 1 && columns == 1) require_default(config, kProduct, kMesh);
+  if (p.tensor_parallel_kind != "1d") require_default(config, kSequence, kKind);
 }
 
-std::optional<Refusal> tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
-                                     int64_t data) {
+std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
+                                           int64_t data) {
   const std::string columns = counted(plan.columns, "column");
   if (!heads_divide(config, plan)) {
     const std::string key = "model.num_key_value_heads";
@@ -125,7 +125,7 @@ std::optional<Refusal> tensor_misfit(const Config& config, const TensorPlan& pla
 }
 
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
-  const auto misfit = tensor_misfit(config, plan, sequence, data);
+  const auto misfit = find_tensor_refusal(config, plan, sequence, data);
   if (!misfit) return;
   const std::string key = is_one_number(config) ? kDegree : kMesh;
   std::vector<std::string> keys = {key};

@@ -20,10 +20,10 @@ void check_tensor_kind(const Config& config);
 
 /// Returns why the mesh cannot train this model and batch with `data` data ranks and sequences sharded as in
 /// `sequence`; nullopt if it can. The keys of the mesh are not among the keys of the Refusal.
-std::optional<Refusal> tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
-                                     int64_t data);
+std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
+                                           int64_t data);
 
-/// Throws the refusal of tensor_misfit() with the key of the mesh, unless the mesh is legal.
+/// Throws the refusal of find_tensor_refusal() with the key of the mesh, unless the mesh is legal.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
 }  // namespace orthant

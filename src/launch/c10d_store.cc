@@ -223,51 +223,51 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
 }
 
 void Store::set(const std::string& key, const std::string& value) const {
-  ask(name_, [&] { handle_->board->set(key, value); });
+  ask(name_, [&] { handle_->store->set(key, value); });
 }
 
 std::string Store::get(const std::string& key, double timeout_s) const {
   return ask(name_, [&] {
-    handle_->board->wait({key}, milliseconds(timeout_s));
-    return handle_->board->get_to_str(key);
+    handle_->store->wait({key}, milliseconds(timeout_s));
+    return handle_->store->get_to_str(key);
   });
 }
 
 std::vector<std::string> Store::get_all(const std::vector<std::string>& keys) const {
   return ask(name_, [&] {
     std::vector<std::string> values;
-    if (handle_->board->hasExtendedApi()) {
-      for (const auto& value : handle_->board->multiGet(keys)) values.emplace_back(value.begin(), value.end());
+    if (handle_->store->hasExtendedApi()) {
+      for (const auto& value : handle_->store->multiGet(keys)) values.emplace_back(value.begin(), value.end());
     } else {
-      for (const auto& key : keys) values.push_back(handle_->board->get_to_str(key));
+      for (const auto& key : keys) values.push_back(handle_->store->get_to_str(key));
     }
     return values;
   });
 }
 
 int64_t Store::add(const std::string& key, int64_t delta) const {
-  return ask(name_, [&] { return handle_->board->add(key, delta); });
+  return ask(name_, [&] { return handle_->store->add(key, delta); });
 }
 
 std::string Store::set_if_new(const std::string& key, const std::string& value) const {
   return ask(name_, [&] {
-    const auto bytes = handle_->board->compareSet(key, {}, std::vector<uint8_t>(value.begin(), value.end()));
+    const auto bytes = handle_->store->compareSet(key, {}, std::vector<uint8_t>(value.begin(), value.end()));
     return std::string(bytes.begin(), bytes.end());
   });
 }
 
 bool Store::has(const std::string& key) const {
-  return ask(name_, [&] { return handle_->board->check({key}); });
+  return ask(name_, [&] { return handle_->store->check({key}); });
 }
 
 Store Store::under(const std::string& prefix) const {
-  return {hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->board)), name_, port_};
+  return {hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->store)), name_, port_};
 }
 
 Store Store::named(const std::string& name) const { return {handle_, name, port_}; }
 
 Store Store::clone() const {
-  return ask(name_, [&] { return Store(hold(handle_->board->clone()), name_, port_); });
+  return ask(name_, [&] { return Store(hold(handle_->store->clone()), name_, port_); });
 }
 
 }  // namespace orthant

@@ -8,7 +8,7 @@
 namespace orthant {
 
 struct StoreHandle {
-  c10::intrusive_ptr<c10d::Store> board;
+  c10::intrusive_ptr<c10d::Store> store;
 };
 
 }  // namespace orthant

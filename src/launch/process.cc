@@ -72,12 +72,12 @@ int pid_of(const std::string& identity) {
   return fields.size() == 3 ? std::atoi(fields[1].c_str()) : 0;
 }
 
-Life life_of(const std::string& identity) {
+ProcessState process_state(const std::string& identity) {
   const auto fields = split(identity, ' ');
-  if (fields.size() != 3 || fields[0] != this_machine() || fields[2] == "?") return Life::elsewhere;
+  if (fields.size() != 3 || fields[0] != this_machine() || fields[2] == "?") return ProcessState::elsewhere;
   const auto stat = read_stat(std::atoi(fields[1].c_str()));
-  if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return Life::gone;
-  return stat->state == 'T' || stat->state == 't' ? Life::stopped : Life::running;
+  if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return ProcessState::gone;
+  return stat->state == 'T' || stat->state == 't' ? ProcessState::stopped : ProcessState::running;
 }
 
 std::string random_nonce() {
@@ -85,25 +85,25 @@ std::string random_nonce() {
   return fmt::format("{:08x}{:08x}", entropy(), entropy());
 }
 
-Deaths::Deaths() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+ProcessWatcher::ProcessWatcher() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_fd_ < 0) throw CommError(fmt::format("cannot create an event: {}", std::strerror(errno)));
 }
 
-Deaths::~Deaths() {
+ProcessWatcher::~ProcessWatcher() {
   close(wake_fd_);
   for (const auto& [identity, fd] : watched_) {
     if (fd >= 0) close(fd);
   }
 }
 
-void Deaths::expect(const std::string& identity) {
+void ProcessWatcher::watch(const std::string& identity) {
   const auto [entry, fresh] = watched_.emplace(identity, -1);
-  if (!fresh || life_of(identity) == Life::elsewhere) return;
-  // The pid may belong to another process by now. life_of() compares start times and therefore detects that.
+  if (!fresh || process_state(identity) == ProcessState::elsewhere) return;
+  // The pid may belong to another process by now. process_state() compares start times and therefore detects that.
   entry->second = static_cast<int>(syscall(SYS_pidfd_open, pid_of(identity), 0));
 }
 
-bool Deaths::wait(double seconds) {
+bool ProcessWatcher::wait(double seconds) {
   std::vector<pollfd> fds = {{wake_fd_, POLLIN, 0}};
   std::vector<int*> positions;
   for (auto& [identity, fd] : watched_) {
@@ -123,7 +123,7 @@ bool Deaths::wait(double seconds) {
   return any;
 }
 
-void Deaths::wake() {
+void ProcessWatcher::wake() {
   const uint64_t one = 1;
   (void)!write(wake_fd_, &one, sizeof one);
 }

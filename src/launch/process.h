@@ -8,33 +8,34 @@
 
 namespace orthant {
 
-enum class Life { elsewhere, running, stopped, gone };
+/// State of a process. elsewhere: it runs on another machine or in another container, so its state is unknown.
+enum class ProcessState { elsewhere, running, stopped, gone };
 
 /// Identifies this process for others: machine (boot and pid namespace), pid and start time. The start time
 /// distinguishes a later process with the same pid.
 std::string process_identity();
 /// Identifies another process of this machine; empty if no process has this pid.
 std::string process_identity(int pid);
-/// State of the process with this identity; `elsewhere` if it runs on another machine or in another container.
-Life life_of(const std::string& identity);
+/// State of the process with this identity.
+ProcessState process_state(const std::string& identity);
 /// The pid of the identity, for messages; 0 if the identity is malformed.
 int pid_of(const std::string& identity);
 
 /// 16 random hexadecimal digits, which identify the process that draws them.
 std::string random_nonce();
 
-/// Waits until another process of this machine ends. The kernel reports the end, so nobody polls. Holds one file
-/// descriptor for each process that it watches.
-class Deaths {
+/// Waits until one of the watched processes of this machine ends. The kernel reports the end, so nobody polls. Holds
+/// one file descriptor for each process that it watches.
+class ProcessWatcher {
  public:
-  Deaths();
-  ~Deaths();
-  Deaths(const Deaths&) = delete;
-  Deaths& operator=(const Deaths&) = delete;
+  ProcessWatcher();
+  ~ProcessWatcher();
+  ProcessWatcher(const ProcessWatcher&) = delete;
+  ProcessWatcher& operator=(const ProcessWatcher&) = delete;
 
-  /// From now on, the end of this process ends wait(). A process on another machine is ignored, and so is one for which
-  /// no file descriptor is left. For the latter, life_of() still works.
-  void expect(const std::string& identity);
+  /// Watches this process too: its end ends wait(). A process on another machine is ignored, and so is one for which no
+  /// file descriptor is left. For the latter, process_state() still works.
+  void watch(const std::string& identity);
   /// Blocks until a watched process ends, and returns true; each end is reported once. False after `seconds`, or at
   /// wake().
   bool wait(double seconds);

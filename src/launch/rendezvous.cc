@@ -164,8 +164,10 @@ Store join_store_file(const Launch& launch, double timeout_s) {
   do {
     std::string host;
     std::getline(std::ifstream(launch.path + kHostFile), host);
-    const Life life = life_of(host);
-    const int fd = life == Life::running || life == Life::stopped ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+    const ProcessState state = process_state(host);
+    const int fd = state == ProcessState::running || state == ProcessState::stopped
+                       ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC)
+                       : -1;
     if (fd >= 0) {
       const Store store = store_in(fd);
       store.add(kArrivals, 1);

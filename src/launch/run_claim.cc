@@ -22,7 +22,7 @@ constexpr const char* kMagic = "orthant-run-1";
 
 // The part of the store that holds the record. A store that rank 0 serves belongs to one run, and other runs must find
 // its record, so the prefix is fixed. A launcher's store may hold several runs, so each has a prefix of its own.
-Store board_of(const Store& store, const Launch& launch) {
+Store run_store_of(const Store& store, const Launch& launch) {
   return launch.store_kind == StoreKind::kServedByLauncher ? store.under(run_prefix(launch.run_id, launch.attempt))
                                                            : store.under("orthant");
 }
@@ -45,42 +45,42 @@ bool parse_int(const std::string& text, int& number) {
   throw CommError(other_run_message(launch, why));
 }
 
-RunRecord publish_record(const Store& board, const Launch& launch, const std::string& text) {
+RunRecord publish_record(const Store& store, const Launch& launch, const std::string& text) {
   const RunRecord record{.nonce = random_nonce(),
                          .world_size = launch.world_size,
                          .attempt = launch.attempt,
                          .run_id = hash_of_run_id(launch.run_id),
                          .text = text};
   const std::string printed = to_text(record);
-  if (board.set_if_new(kRecordKey, printed) != printed)
+  if (store.set_if_new(kRecordKey, printed) != printed)
     refuse_rank(launch, "another process has already claimed its rank 0");
   return record;
 }
 
 // Returns the record that rank 0 publishes, or nothing after timeout_s. Throws CommError if the store is gone.
-std::optional<std::string> await_record(const Store& board, double timeout_s) {
+std::optional<std::string> await_record(const Store& store, double timeout_s) {
   try {
-    return board.get(kRecordKey, timeout_s);
+    return store.get(kRecordKey, timeout_s);
   } catch (const CommError&) {
-    if (!board.has(kRecordKey)) return std::nullopt;
-    return board.get(kRecordKey, kExists_s);
+    if (!store.has(kRecordKey)) return std::nullopt;
+    return store.get(kRecordKey, kExists_s);
   }
 }
 
 // A launcher's store outlives a failed rank, so the ranks agree there which of them reports the failure.
-[[noreturn]] void end_waiting(const Store& board, const Launch& launch, const std::string& message) {
-  if (launch.store_kind == StoreKind::kServedByLauncher && !post_failure(board, message)) throw PeerFailed();
+[[noreturn]] void end_waiting(const Store& store, const Launch& launch, const std::string& message) {
+  if (launch.store_kind == StoreKind::kServedByLauncher && !post_failure(store, message)) throw PeerFailed();
   throw CommError(message);
 }
 
-RunRecord read_record(const Store& board, const Launch& launch, double timeout_s) {
+RunRecord read_record(const Store& store, const Launch& launch, double timeout_s) {
   constexpr double kPiece_s = 2;  // a failure is looked for after each piece of the wait; the first one also reports it
-  const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, board.name());
+  const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, store.name());
   std::optional<std::string> text;
-  for (double left_s = timeout_s; !(text = await_record(board, std::min(kPiece_s, left_s))); left_s -= kPiece_s) {
-    if (has_failed(board)) throw PeerFailed();
+  for (double left_s = timeout_s; !(text = await_record(store, std::min(kPiece_s, left_s))); left_s -= kPiece_s) {
+    if (has_failed(store)) throw PeerFailed();
     if (left_s <= kPiece_s) {
-      end_waiting(board, launch,
+      end_waiting(store, launch,
                   fmt::format("rank {}: waited {:g} s for {}; if another program uses that port, choose another "
                               "MASTER_PORT (the same for all ranks)",
                               launch.rank, timeout_s, awaited));
@@ -136,13 +136,13 @@ std::string first_difference(const std::string& rank_0_text, const std::string& 
 }
 
 Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s) {
-  const Store board = board_of(store, launch);
+  const Store run_store = run_store_of(store, launch);
   // A launcher that posts the failure of a rank knows the run id, but not the nonce.
   const auto keys_of = [&](const RunRecord& record) {
-    return launch.store_kind == StoreKind::kServedByLauncher ? board : board.under(record.nonce);
+    return launch.store_kind == StoreKind::kServedByLauncher ? run_store : run_store.under(record.nonce);
   };
-  if (launch.rank == 0) return keys_of(publish_record(board, launch, text));
-  const RunRecord record = read_record(board, launch, timeout_s);
+  if (launch.rank == 0) return keys_of(publish_record(run_store, launch, text));
+  const RunRecord record = read_record(run_store, launch, timeout_s);
   const std::string why = find_run_mismatch(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
   const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank);
@@ -153,8 +153,8 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
 }
 
 bool serves_a_run(const Store& store) {
-  const Store board = store.under("orthant");
-  return board.has(kRecordKey) && parse_run_record(board.get(kRecordKey, kExists_s)).has_value();
+  const Store run_store = store.under("orthant");
+  return run_store.has(kRecordKey) && parse_run_record(run_store.get(kRecordKey, kExists_s)).has_value();
 }
 
 std::string other_run_message(const Launch& launch, const std::string& why) {

@@ -213,7 +213,8 @@ class Launcher {
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
     for (const Child& child : children_) {
       // A stopped process cannot react.
-      if (!child.status && life_of(process_identity(child.pid)) == Life::stopped) kill(child.pid, SIGKILL);
+      if (!child.status && process_state(process_identity(child.pid)) == ProcessState::stopped)
+        kill(child.pid, SIGKILL);
     }
     if (!post_failure(store_, message)) return;
     std::string text = message;

@@ -51,9 +51,9 @@ bool has_failed(const Store& store) { return store.has(kClaim); }
 std::string last_activity(const Store& store, int rank) {
   constexpr double kThere_s = 1;
   if (!store.has(latest_key(rank))) return "";
-  const Store board = store.under(store.get(latest_key(rank), kThere_s));
-  if (!board.has(alive_key(rank))) return "";
-  const auto lines = split(board.get(alive_key(rank), kThere_s), '\n');
+  const Store newest = store.under(store.get(latest_key(rank), kThere_s));
+  if (!newest.has(alive_key(rank))) return "";
+  const auto lines = split(newest.get(alive_key(rank), kThere_s), '\n');
   return lines.size() < 3 ? "" : during(readable_activity(lines[2]));
 }
 
@@ -94,7 +94,7 @@ void Watch::leave(bool goodbye) {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  deaths_.wake();
+  processes_.wake();
   if (!thread_.joinable()) return;
   thread_.join();
   if (!goodbye) return;
@@ -166,7 +166,7 @@ bool Watch::abort(const std::string& message) {
 
 void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
 
-std::string Watch::blame(double patience_s) {
+std::string Watch::wait_for_cause(double patience_s) {
   std::unique_lock lock(mutex_);
   suspicious_ = true;
   changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
@@ -189,7 +189,7 @@ void Watch::run() {
   auto last = Clock::now();
   double failed_s = 0, next_s = options_.period_s;
   for (;;) {
-    next_s = deaths_.wait(next_s) ? std::min(options_.period_s, kLauncherFirst_s) : options_.period_s;
+    next_s = processes_.wait(next_s) ? std::min(options_.period_s, kLauncherFirst_s) : options_.period_s;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -245,7 +245,7 @@ void Watch::look_at_peers(double elapsed_s) {
     // two periods.
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
     peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
-    deaths_.expect(peer.identity);
+    processes_.watch(peer.identity);
     problem = describe_failure(r, peer);
     if (problem.empty()) continue;
     lock.unlock();
@@ -261,27 +261,28 @@ void Watch::look_at_peers(double elapsed_s) {
 }
 
 std::string Watch::describe_failure(int rank, Peer& peer) const {
-  const Life life = life_of(peer.identity);
-  if (life == Life::gone) {
+  const ProcessState state = process_state(peer.identity);
+  if (state == ProcessState::gone) {
     if (++peer.gone_ticks < 2) return "";
     return fmt::format("rank {} died: its process {} has ended{}", rank, pid_of(peer.identity), during(peer.activity));
   }
   const double beats_s = kMissedBeats * options_.beat_s;
   double patience_s = std::max(options_.silence_s, beats_s);
   // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
-  if (life == Life::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
-  if (suspicious_ && life != Life::running) patience_s = std::min(patience_s, options_.suspicion_s);
+  if (state == ProcessState::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
+  if (suspicious_ && state != ProcessState::running) patience_s = std::min(patience_s, options_.suspicion_s);
   if (peer.still_s < patience_s) return "";
-  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
-                     life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
-                     during(peer.activity));
+  return fmt::format(
+      "rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
+      state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
+      during(peer.activity));
 }
 
 // Finds the dead rank after the store is gone, together with the rank that served it.
 std::string Watch::find_dead_rank() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
-    if (life_of(peer.identity) != Life::gone) continue;
+    if (process_state(peer.identity) != ProcessState::gone) continue;
     return fmt::format("rank {} died: its process {} has ended, and with it the store that it served", rank,
                        pid_of(peer.identity));
   }

@@ -83,9 +83,9 @@ class Watch {
   void abort_and_end(const std::string& message);
   /// The cause of the run's failure; empty while it has not failed.
   std::optional<std::string> failure() const;
-  /// Called after an operation failed: waits up to patience_s for the cause and returns it. If none is found, returns
-  /// the activities of the other ranks.
-  std::string blame(double patience_s);
+  /// Called after an operation failed: waits up to patience_s for the cause and returns it. Returns the activities of
+  /// the other ranks if it finds no cause.
+  std::string wait_for_cause(double patience_s);
 
  private:
   struct Peer {
@@ -115,7 +115,7 @@ class Watch {
   std::optional<std::string> failure_;
   std::optional<bool> must_report_;
   std::map<int, Peer> peers_;
-  Deaths deaths_;  // used on the watch's thread; only wake() is called from others
+  ProcessWatcher processes_;  // used on the watch's thread; only wake() is called from others
   bool suspicious_ = false, stop_ = false, called_ = false;
   int64_t beats_ = 0;
   double since_beat_s_ = 0;

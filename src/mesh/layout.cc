@@ -67,15 +67,15 @@ bool Layout::operator==(const Layout& other) const {
          sorted(replicated) == sorted(other.replicated);
 }
 
-Placement placement(const Layout& layout, std::string_view axis) {
+AxisPlacement axis_placement(const Layout& layout, std::string_view axis) {
   for (size_t dim = 0; dim < layout.split.size(); ++dim) {
     const std::vector<std::string>& split_axes = layout.split[dim];
     const auto found = std::find(split_axes.begin(), split_axes.end(), axis);
     if (found != split_axes.end())
-      return {Placing::S, static_cast<int>(dim), static_cast<int>(found - split_axes.begin())};
+      return {AxisPlacementKind::S, static_cast<int>(dim), static_cast<int>(found - split_axes.begin())};
   }
-  if (contains(layout.partial, axis)) return {.what = Placing::P};
-  if (contains(layout.replicated, axis)) return {.what = Placing::R};
+  if (contains(layout.partial, axis)) return {.kind = AxisPlacementKind::P};
+  if (contains(layout.replicated, axis)) return {.kind = AxisPlacementKind::R};
   return {};
 }
 

@@ -28,19 +28,21 @@ struct Layout {
   bool operator==(const Layout& other) const;
 };
 
-enum class Placing { S, P, R, I };
+/// How a tensor is placed along one mesh axis, as at the top of this file.
+enum class AxisPlacementKind { S, P, R, I };
 
 /// The layout along one axis. For S, `dim` is the tensor dim, and `depth` counts the axes that split this dim outside
 /// this one.
-struct Placement {
-  Placing what = Placing::I;
+struct AxisPlacement {
+  AxisPlacementKind kind = AxisPlacementKind::I;
   int dim = -1;
   int depth = -1;
 
-  bool operator==(const Placement&) const = default;
+  bool operator==(const AxisPlacement&) const = default;
 };
 
-Placement placement(const Layout& layout, std::string_view axis);
+/// Returns the layout along this axis.
+AxisPlacement axis_placement(const Layout& layout, std::string_view axis);
 
 /// The layout of the gradient: P and R are swapped, S and I stay. The backward of redistribute(a -> b) is
 /// redistribute(dual(b) -> dual(a)).

@@ -19,7 +19,7 @@ namespace {
 struct Mover {
   std::string name;
   int size;
-  Placing fallback_placing;  // R or I: its placement while it is neither S nor P
+  AxisPlacementKind fallback_kind;  // R or I: its placement while it is neither S nor P
   bool to_partial;  // its final placement is P
 };
 
@@ -90,13 +90,15 @@ class Search {
       kept_.push_back(static_cast<int>(kept));
     }
     for (const Axis& axis : mesh.axes) {
-      const Placement a = placement(from, axis.name);
-      const Placement b = placement(to, axis.name);
-      const bool is_unchanged = a == b && (a.what != Placing::S || a.depth < kept_[static_cast<size_t>(a.dim)]);
+      const AxisPlacement a = axis_placement(from, axis.name);
+      const AxisPlacement b = axis_placement(to, axis.name);
+      const bool is_unchanged =
+          a == b && (a.kind != AxisPlacementKind::S || a.depth < kept_[static_cast<size_t>(a.dim)]);
       if (is_unchanged) continue;
-      const bool target_is_replicated = b.what == Placing::R || b.what == Placing::I;
-      const Placing fallback = a.what == Placing::R ? Placing::R : Placing::I;
-      movers_.push_back({axis.name, axis.size, target_is_replicated ? b.what : fallback, b.what == Placing::P});
+      const bool target_is_replicated = b.kind == AxisPlacementKind::R || b.kind == AxisPlacementKind::I;
+      const AxisPlacementKind fallback = a.kind == AxisPlacementKind::R ? AxisPlacementKind::R : AxisPlacementKind::I;
+      movers_.push_back(
+          {axis.name, axis.size, target_is_replicated ? b.kind : fallback, b.kind == AxisPlacementKind::P});
     }
     ORTHANT_CHECK(shape.size() < 200, shape.size());
     ORTHANT_CHECK(movers_.size() <= kMaxMovers, movers_.size());
@@ -124,9 +126,9 @@ class Search {
   State state_of(const Layout& layout) const {
     State state;
     for (size_t i = 0; i < movers_.size(); ++i) {
-      const Placement at = placement(layout, movers_[i].name);
-      if (at.what == Placing::P) state.movers[i] = {kPartial, 0};
-      if (at.what == Placing::S)
+      const AxisPlacement at = axis_placement(layout, movers_[i].name);
+      if (at.kind == AxisPlacementKind::P) state.movers[i] = {kPartial, 0};
+      if (at.kind == AxisPlacementKind::S)
         state.movers[i] = {static_cast<uint8_t>(kSplit + at.dim),
                            static_cast<uint8_t>(at.depth - kept_[static_cast<size_t>(at.dim)])};
     }
@@ -233,7 +235,7 @@ Layout moved(Layout layout, const Move& move, const Mover& mover) {
     layout.split[static_cast<size_t>(move.to_dim)].push_back(mover.name);
   } else if (move.kind == CollectiveKind::pad || move.kind == CollectiveKind::mask_replicas) {
     layout.partial.push_back(mover.name);
-  } else if (mover.fallback_placing == Placing::R) {
+  } else if (mover.fallback_kind == AxisPlacementKind::R) {
     layout.replicated.push_back(mover.name);
   }
   return layout;
@@ -252,12 +254,13 @@ std::vector<Collective> redistribute(const Mesh& mesh, const Layout& from, const
   const Layout goal = without_single_axes(mesh, to);
   std::vector<Collective> out;
   for (const Axis& axis : mesh.axes) {
-    const Placing a = placement(at, axis.name).what;
-    const Placing b = placement(goal, axis.name).what;
-    const bool both_whole = (a == Placing::R || a == Placing::I) && (b == Placing::R || b == Placing::I);
-    if (a == b || !both_whole) continue;
+    const AxisPlacementKind a = axis_placement(at, axis.name).kind;
+    const AxisPlacementKind b = axis_placement(goal, axis.name).kind;
+    const bool both_unsharded = (a == AxisPlacementKind::R || a == AxisPlacementKind::I) &&
+                            (b == AxisPlacementKind::R || b == AxisPlacementKind::I);
+    if (a == b || !both_unsharded) continue;
     std::erase(at.replicated, axis.name);
-    if (b == Placing::R) at.replicated.push_back(axis.name);
+    if (b == AxisPlacementKind::R) at.replicated.push_back(axis.name);
     out.push_back({.kind = CollectiveKind::relabel, .axis = axis.name, .after = at});
   }
   Search search(mesh, at, goal, global_shape, element_bytes);

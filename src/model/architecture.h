@@ -9,8 +9,8 @@
 
 namespace orthant {
 
-/// The description of one decoder. Members are named as the keys of the run file's [model] section; fields_plan.h lists
-/// them with their legal values and their spelling in Hugging Face's config.json. In a run file, a head_dim or
+/// The description of one decoder. Members are named as the keys of the run file's [model] section; config/table.cc
+/// lists them with their legal values and their spelling in Hugging Face's config.json. In a run file, a head_dim or
 /// vocab_size of 0 stands for a value that follows from other facts; make_architecture() fills it in.
 struct Architecture {
   int64_t hidden_size = 256;

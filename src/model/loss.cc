@@ -22,8 +22,8 @@ std::string label_refusal(int64_t label, int64_t position, int64_t vocabulary) {
 }
 
 // Returns the sum of losses of one chunk of rows; overwrites logits with gradients if with_gradient.
-double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
-             bool with_gradient) {
+double compute_losses(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
+                      bool with_gradient) {
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   std::vector<double> losses(static_cast<size_t>(rows));
   const int64_t bad = by_element(logits, [&]<class T>(T) {
@@ -56,7 +56,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
       const at::Tensor logits = part.mm(head.t());
-      sum += judge(logits, labels.narrow(0, begin, n), scale, loss, with_gradient);
+      sum += compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient);
       if (!with_gradient) continue;
       at::Tensor dx_part = dx.narrow(0, begin, n);
       at::mm_out(dx_part, logits, head);

@@ -11,7 +11,7 @@ at::Tensor apply_softcap(const at::Tensor& y, double cap);
 
 /// The sum of token losses times batch.loss_scale, a float64 scalar; see Primitives::cross_entropy. Forward computes
 /// logits, losses and gradients chunk by chunk. It keeps only the gradient of x for backward, and it has already
-/// accumulated the head's weight gradient. The gradient that reaches this loss in backward must therefore be 1. Throws
+/// accumulated the head's weight gradient. The gradient that reaches this loss in backward must therefore be 1.
 /// Throws DataError for a label that is neither -100 nor inside the vocabulary.
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                                const OutputLoss& loss);

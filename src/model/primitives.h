@@ -32,8 +32,8 @@ struct Microbatch {
   at::Tensor tokens_BT;     // int64
   at::Tensor labels_BT;     // int64
   at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary embeddings
-  at::Tensor
-      sequence_positions_T;  // int64: position of each token in its sequence; undefined if all T are here, in order
+  // int64: position of each token in its sequence; undefined if all T are here, in order
+  at::Tensor sequence_positions_T;
   std::shared_ptr<const Packing> packing;  // null: every sequence is one text
   at::Tensor samples_B;     // int64: global number of each sequence, a key of dropout
   int64_t sequence_length = 0;  // length of the unsharded sequence

@@ -43,11 +43,11 @@ struct Block {
     const int64_t tokens = sequences * shape.tokens, row = tokens * shape.element_bytes;
     const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens;
     stream = product.stream;
-    statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
+    shard_statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
     const BlockSizes sizes{.stream = stream,
                            .row = row,
-                           .number = tokens * shape.sum_bytes,
-                           .statistic = statistic,
+                           .all_tokens_statistic = tokens * shape.sum_bytes,
+                           .shard_statistic = shard_statistic,
                            .attention = attention.saved_bytes};
     kept = block_bytes(shape.block, sizes);
     size_t linears = 0;
@@ -71,7 +71,7 @@ struct Block {
   ProductMemory product;
   SequenceMemory attention;
   std::vector<BlockStep> steps;
-  int64_t stream, statistic;  // the residual stream; one number per token
+  int64_t stream, shard_statistic;  // as in BlockSizes
   int64_t kept;               // from forward to backward, without recomputation
   bool cut;                   // sequences are sharded over ranks
   bool recomputes, drops;

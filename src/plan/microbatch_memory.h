@@ -36,14 +36,14 @@ struct MicrobatchMemory {
 MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences);
 
 /// Bytes of tensors in a block. `stream`: this rank's shard of the residual stream; `row`: one element of every token;
-/// `number`: one statistic of every token; `statistic`: the same of the tokens in this rank's shard of the stream;
-/// `attention`: what attention keeps.
+/// `all_tokens_statistic`: one statistic of every token; `shard_statistic`: one statistic of each token in this rank's
+/// shard of the stream; `attention`: what attention keeps.
 struct BlockSizes {
-  int64_t stream = 0, row = 0, number = 0, statistic = 0, attention = 0;
+  int64_t stream = 0, row = 0, all_tokens_statistic = 0, shard_statistic = 0, attention = 0;
 
   /// Bytes of the statistics that an operation keeps.
   int64_t statistics_of(const ColumnOperation& own) const {
-    return own.statistics * (own.operation.kind == OperationKind::local ? number : statistic);
+    return own.statistics * (own.operation.kind == OperationKind::local ? all_tokens_statistic : shard_statistic);
   }
 };
 /// Returns the bytes that a block keeps from forward to backward, its input included.

@@ -150,11 +150,11 @@ Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>&
             early = sums_input_gradient_early(sharding) ? each : 0;
   Durations durations;
   for (const StageFlops& stage : flops) {
-    durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
-                                          .with(S, (1 + early) * product)
-                                          .with(T, 2 * each * product)
-                                          .with(TW, each * product)
-                                          .seconds);
+    durations.stage_times.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
+                                        .with(S, (1 + early) * product)
+                                        .with(T, 2 * each * product)
+                                        .with(TW, each * product)
+                                        .times);
   }
   return durations;
 }
@@ -222,7 +222,7 @@ Schedule schedule_of(const Config& config, const Mesh& mesh) {
                           .make({.ranks = ranks,
                                  .stages_per_rank = stages,
                                  .microbatches = microbatches,
-                                 .later = count_extra_warmup_forwards(config, stages)}));
+                                 .extra_warmup_forwards = count_extra_warmup_forwards(config, stages)}));
 }
 
 // Checks the layers that the run file gives to each of `stages` stages.
@@ -262,7 +262,7 @@ Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const
   if (other == schedule) return other;
   const Timeline now = simulate(schedule, durations), then = simulate(other, durations);
   const bool holds_more = !std::ranges::equal(then.peak_in_flight, now.peak_in_flight, std::less_equal<>());
-  return holds_more || then.makespan_s >= now.makespan_s ? schedule : other;
+  return holds_more || then.makespan >= now.makespan ? schedule : other;
 }
 
 // Splits the layers over the stages, in stage order. By default stages are as equal as possible, and the first ones

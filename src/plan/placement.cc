@@ -221,11 +221,11 @@ ParameterShards::ParameterShards(const ParameterPlacement& plan) {
   const std::vector<std::string> alike = replica_axes(plan);
   std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    first_like_.push_back(first_along(plan.mesh, alike, rank));
-    if (first_like_.back() != rank) continue;
+    replica_leaders_.push_back(first_along(plan.mesh, alike, rank));
+    if (replica_leaders_.back() != rank) continue;
     hold(plan, rank, Stages::own, held);
     const FlatLayout flat = flat_layout(held);
-    parts_.emplace(rank, ParameterShard{flat.elements, held_buckets(plan, rank, flat)});
+    shards_.emplace(rank, ParameterShard{flat.elements, held_buckets(plan, rank, flat)});
   }
 }
 

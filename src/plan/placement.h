@@ -72,13 +72,13 @@ struct ParameterShard {
 class ParameterShards {
  public:
   explicit ParameterShards(const ParameterPlacement& placement);
-  const ParameterShard& of(int rank) const { return parts_.at(replica_leader(rank)); }
+  const ParameterShard& of(int rank) const { return shards_.at(replica_leader(rank)); }
   /// Returns the same as ParameterPlacement::replica_leader().
-  int replica_leader(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
+  int replica_leader(int rank) const { return replica_leaders_[static_cast<size_t>(rank)]; }
 
  private:
-  std::vector<int> first_like_;
-  std::map<int, ParameterShard> parts_;  // by the lowest rank that holds these shards
+  std::vector<int> replica_leaders_;      // by rank
+  std::map<int, ParameterShard> shards_;  // by the lowest rank that holds these shards
 };
 
 }  // namespace orthant

@@ -16,11 +16,12 @@ namespace orthant {
 namespace {
 
 // Returns, by stage, the microbatch whose backward is the last in the row. It completes the stage's gradients.
-std::vector<int> completing(const std::vector<Action>& row, const DataShard& share, size_t stages) {
+std::vector<int> completing(const std::vector<Action>& row, const DataShard& data_shard, size_t stages) {
   std::vector<int> last(stages, -1);
   for (const auto& [kind, stage, microbatch] : row) {
     if (kind != ActionKind::B && kind != ActionKind::W) continue;
-    if (share.microbatches[static_cast<size_t>(microbatch)].size() > 0) last[static_cast<size_t>(stage)] = microbatch;
+    if (data_shard.microbatches[static_cast<size_t>(microbatch)].size() > 0)
+      last[static_cast<size_t>(stage)] = microbatch;
   }
   return last;
 }

@@ -64,7 +64,7 @@ RoundingBounds rounding_bounds(const Plan& plan) {
   return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};
 }
 
-void require_telling_bounds(const Plan& plan) {
+void check_bounds_detect_mistakes(const Plan& plan) {
   const double bound = rounding_bounds(plan).gradients;
   if (bound <= 0.1) return;
   throw ConfigError(fmt::format("{}: with {} rounding alone may change gradients by {:.2g} of their size, and hide a "

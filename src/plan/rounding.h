@@ -12,8 +12,8 @@ struct RoundingBounds {
   double rest = 0;       // error of a gradient whose exact value is 0, relative to the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan);
-/// Throws ConfigError if a bound is so large that it could hide a mistake. For example, a mean in place of two ranks'
-/// sum is wrong by a half.
-void require_telling_bounds(const Plan& plan);
+/// Throws ConfigError if the gradient bound exceeds 0.1. A mistake such as a mean of two ranks instead of their sum, an
+/// error of 0.5, must stay far above the bound.
+void check_bounds_detect_mistakes(const Plan& plan);
 
 }  // namespace orthant

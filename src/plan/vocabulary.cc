@@ -65,7 +65,7 @@ const VocabularyAlgorithm* algorithm_of(const Sharding& sharding) {
 
 int count_extra_warmup_forwards(const Config& config, int stages_per_rank) {
   if (!shards_vocabulary(config)) return 0;
-  return vocabulary_algorithm(config.parallelism.vocabulary_parallel).later(stages_per_rank);
+  return vocabulary_algorithm(config.parallelism.vocabulary_parallel).extra_warmup_forwards(stages_per_rank);
 }
 
 Schedule with_vocabulary(const Sharding& sharding, Schedule schedule, const Durations& durations) {

@@ -11,7 +11,7 @@ namespace orthant {
 /// The complete page.
 std::string report_page(const ReportData& data);
 
-/// The card "Schedule", implemented in report_schedule.cc.
+/// The card "Schedule", implemented in schedule.cc.
 std::string schedule_section(const ReportData& data);
 
 /// The style sheet, and the script that shows values under the pointer. The page is complete without the script.

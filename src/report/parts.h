@@ -67,7 +67,7 @@ struct Part {
 /// A bar of parts with their names below it; `whole` is the amount that fills its full length.
 std::string strip(const std::vector<Part>& parts, double whole);
 
-/// The cards implemented in report_curves.cc.
+/// The cards implemented in curves.cc.
 std::string loss_section(const Metrics& metrics);
 std::string rate_section(const Metrics& metrics);
 std::string norm_section(const Metrics& metrics);

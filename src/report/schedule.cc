@@ -34,7 +34,7 @@ std::string durations_table(const MeasuredStep& measured) {
   const Durations means = mean_durations(measured.timeline);
   std::vector<const KindFacts*> shown;
   for (const KindFacts& kind : action_kinds()) {
-    for (const auto& stage : means.stage_seconds) {
+    for (const auto& stage : means.stage_times) {
       if (kind.stream != Stream::compute || stage[static_cast<size_t>(kind.kind)] == 0) continue;
       shown.push_back(&kind);
       break;
@@ -43,10 +43,10 @@ std::string durations_table(const MeasuredStep& measured) {
   std::string out = "<div class=\"wide\"><table>\n<tr><th>stage</th><th>rank</th>";
   for (const KindFacts* kind : shown) out += fmt::format("<th>{}, ms</th>", kind->meaning);
   out += "</tr>\n";
-  for (size_t stage = 0; stage < means.stage_seconds.size(); ++stage) {
+  for (size_t stage = 0; stage < means.stage_times.size(); ++stage) {
     out += fmt::format("<tr><td>{}</td><td>{}</td>", stage, measured.schedule.stage_owner[stage]);
     for (const KindFacts* kind : shown) {
-      out += fmt::format("<td>{}</td>", show(1e3 * means.stage_seconds[stage][static_cast<size_t>(kind->kind)], 3));
+      out += fmt::format("<td>{}</td>", show(1e3 * means.stage_times[stage][static_cast<size_t>(kind->kind)], 3));
     }
     out += "</tr>\n";
   }
@@ -58,14 +58,14 @@ std::string measured_part(const MeasuredStep& measured) {
   std::string out = fmt::format(
       "<h3>Measured: step {} took <b>{} ms</b> from its first Action to its last, bubble <b>{}%</b>; clocks of ranks "
       "agree to {} ms</h3>\n",
-      measured.step, show(1e3 * timeline.makespan_s, 1), show(100 * timeline.bubble, 1),
+      measured.step, show(1e3 * timeline.makespan, 1), show(100 * timeline.bubble, 1),
       show(1e3 * measured.clock_error_s, 3));
   out += image(draw_svg(measured.schedule, without_messages(timeline), fmt::format("Measured, step {}", measured.step)),
                "The measured schedule");
   out += fmt::format(
       "<h3>Simulated with the measured computations: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
       "the cost of messages. Means by stage:</h3>\n",
-      show(1e3 * measured.simulated_s, 1), show(timeline.makespan_s / measured.simulated_s, 3));
+      show(1e3 * measured.simulated_s, 1), show(timeline.makespan / measured.simulated_s, 3));
   return out + durations_table(measured);
 }
 

@@ -4,12 +4,12 @@
 //
 //   forwards of the first microbatches
 //   FINALIZE: receive the total statistics of step s - 1
-//           if the update of step s - 1 was wrong: restore the copies
+//           if the total forbids the update of step s - 1: restore the backup
 //           report the result of step s - 1
-//           if its update was wrong or has not been made: update with the total, and start this row again
+//           if its update is not final: update with the total, and start this row again
 //   the other forwards, and the backwards
 //   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
-//           if they permit the update: copy masters and optimizer state, and update
+//           if they permit the update: save masters and optimizer state, and update
 //
 // After a clipped step, no rank updates in STEP. All then wait after the row for the total, and FINALIZE of step s + 1
 // has nothing to do.
@@ -19,36 +19,36 @@
 
 namespace orthant {
 
-void Session::advance(int64_t step, const Signals& signals, const Known& known) {
+void Session::advance(int64_t step, const Signals& signals, const OnFinalResult& on_final_result) {
   if (!plan_.post_validates()) {
     const StepResult result = gradients(step, signals);
-    known(result);
+    on_final_result(result);
     update(step, result);
     return;
   }
-  const at::Tensor numbers = initial_step_statistics(signals);
-  Pending made{.numbers = numbers};
+  const at::Tensor statistics = initial_step_statistics(signals);
+  Pending made{.statistics = statistics};
   const auto make = [&] {
-    finish_gradients(numbers);
-    sum(numbers, false);
-    chain_.add_up(numbers);
-    read(numbers, made.result);
-    // After a clipped step, this step is likely to be clipped too. No rank then updates before it knows the total norm.
-    made.moved = !expects_clipping_ && permits_update(made.result);
-    if (!made.moved) return;
-    if (!chain_.ends_here()) before_.keep();  // the last rank knows the total and never undoes a step
+    finish_gradients(statistics);
+    sum(statistics, false);
+    chain_.accumulate(statistics);
+    read(statistics, made.result);
+    // After a clipped step, this step is likely to be clipped too. No rank then updates before it has the total norm.
+    made.updated = !expects_clipping_ && permits_update(made.result);
+    if (!made.updated) return;
+    if (!chain_.is_last_rank()) backup_.save();  // the last rank has the total and never undoes a step
     update(step, made.result);
   };
-  const auto validate = [&](const auto& discard) { return validate_pending(known, discard); };
-  made.result = carry_out(step, numbers, {.step = make, .settle = validate});
+  const auto validate = [&](const auto& discard) { return validate_pending(on_final_result, discard); };
+  made.result = carry_out(step, statistics, {.step = make, .finalize = validate});
   pending_ = std::move(made);
-  if (expects_clipping_) settle(known);
+  if (expects_clipping_) finalize_pending_step(on_final_result);
 }
 
-void Session::settle(const Known& known) {
-  if (pending_) comm_.set_activity(fmt::format("learning the norm of step {}", pending_->result.step));
-  validate_pending(known, [] {});
-  chain_.finish();
+void Session::finalize_pending_step(const OnFinalResult& on_final_result) {
+  if (pending_) comm_.set_activity(fmt::format("receiving the gradient norm of step {}", pending_->result.step));
+  validate_pending(on_final_result, [] {});
+  chain_.wait_for_sends();
 }
 
 bool Session::permits_update(const StepResult& result) const {
@@ -56,18 +56,18 @@ bool Session::permits_update(const StepResult& result) const {
          clip_factor(result.norm, plan_.config.training.max_norm) == 1;
 }
 
-bool Session::validate_pending(const Known& known, const std::function<void()>& discard) {
+bool Session::validate_pending(const OnFinalResult& on_final_result, const std::function<void()>& discard) {
   if (!pending_) return false;
   Pending step = *std::exchange(pending_, std::nullopt);
-  chain_.learn(step.numbers);
-  read(step.numbers, step.result);
-  const bool right = step.moved && permits_update(step.result);
+  chain_.receive_total(step.statistics);
+  read(step.statistics, step.result);
+  const bool update_is_final = step.updated && permits_update(step.result);
   expects_clipping_ = !permits_update(step.result);
-  if (!right) discard();
-  if (!right && step.moved) before_.restore();
-  known(step.result);
-  if (!right) update(step.result.step, step.result);
-  return !right;
+  if (!update_is_final) discard();
+  if (!update_is_final && step.updated) backup_.restore();
+  on_final_result(step.result);
+  if (!update_is_final) update(step.result.step, step.result);
+  return !update_is_final;
 }
 
 }  // namespace orthant

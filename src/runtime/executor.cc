@@ -40,7 +40,7 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
     const Stream stream = facts(row[index].kind).stream;
     if (row[index].kind == ActionKind::FINALIZE) {
       // RECVs after FINALIZE are not posted before it: if the row starts again, their messages are sent again.
-      if (work_.settle(row[index])) {
+      if (work_.finalize(row[index])) {
         intervals_.clear();
         received = 0, index = 0;
         continue;

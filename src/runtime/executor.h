@@ -1,9 +1,8 @@
-// The interpreter of the schedule: it carries out one rank's row of Actions. It knows how each kind of Action computes,
-// sends or receives, and it records when each Action ran. It knows neither why the row has its order nor what a stage
-// computes.
-// A RECV that stands between two computations is posted before the first of them, so that the message arrives while the
-// rank computes. In the row 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives from then until
-// the stage that reads it is done with it.
+// The interpreter of the schedule: it carries out one rank's row of Actions and records when each ran. It computes,
+// sends and receives. It does not depend on why the row has its order or on what a stage computes.
+// A RECV between two computations is posted before the first of them, and never before FINALIZE. In the row
+// 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives until the stage that reads it is done.
+// Microbatches in which the rank has no sequences are skipped: no F, B, I, W, vocabulary pass or message.
 #pragma once
 
 #include "base/clock.h"
@@ -19,7 +18,8 @@
 
 namespace orthant {
 
-/// The computations behind Actions: the model's, or sleeps when a benchmark measures a schedule alone
+/// The computations behind Actions. forward and backward are required. Each other function is required if the row has
+/// its Actions, except wait_for. A benchmark that measures a schedule alone sleeps in them
 /// (benchmarks/pipeline/pipeline_dry.cc).
 struct StageWork {
   /// F: computes a stage's output from its input. The input is undefined on the first stage, the output on the last.
@@ -30,18 +30,19 @@ struct StageWork {
   std::function<void(const Action& action)> weight_gradients = {};  // W
   std::function<void(const Action& action)> reduce = {};            // REDUCE
   std::function<void(const Action& action)> vocabulary = {};        // S, Z, T, TW, E, EB
-  /// Returns when the result of a vocabulary barrier that this computation reads has arrived.
+  /// Called before each F, B, I and vocabulary pass. Returns when the barrier results that it reads have arrived.
   std::function<void(const Action& action)> wait_for = {};
   std::function<void(const Action& action)> step = {};  // STEP
-  /// FINALIZE: finalizes the previous step. Returns true if the weights have changed, after calling discard(); the row
-  /// then starts again from its beginning.
-  std::function<bool(const Action& action)> settle = {};
+  /// FINALIZE: finalizes the previous step. If it must change the weights, it first calls Executor::discard(), and
+  /// returns true. The row then starts again from its beginning.
+  std::function<bool(const Action& action)> finalize = {};
 };
 
 /// The facts about the pipeline that the interpreter needs.
 struct StageTable {
   std::vector<int> owners;  // pipeline rank by stage
-  // Send completions of the training schedule. If it is empty, sent tensors are held to the end of the row.
+  // Send completions of the training row. Empty: sent tensors are held to the end of the row. A row without backwards
+  // ignores them and keeps at most two incomplete sends.
   PerResult<int> send_completions = {};
   /// Shape of this rank's shard of the residual stream in a microbatch. Its first dimension is 0 if the rank has no
   /// sequences in that microbatch.
@@ -59,12 +60,14 @@ class Executor {
  public:
   /// The Comm must outlive it.
   Executor(StageTable table, StageWork work, Comm& comm);
-  /// Carries out the row. `announce` is called before each Action with the Action and its index in the row.
+  /// Carries out the row and returns when all its sends have completed. `announce` is called before each Action, again
+  /// after a restart. Throws LogicError for an Action that this runtime does not carry out, for a vocabulary pass
+  /// without its function, or for a message that no stage has read.
   void run(std::span<const Action> row, const std::function<void(const Action&, size_t index)>& announce);
   /// Drops all messages between stages since the row began. The schedule's validate() guarantees that the ranks at the
   /// other ends drop them too.
   void discard() { messages_.discard(); }
-  /// Periods of the row that was carried out last, by index.
+  /// Intervals of the last row, by index; after a restart, those of the repeated row.
   const std::vector<Interval>& intervals() const { return intervals_; }
 
  private:

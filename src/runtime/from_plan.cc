@@ -35,9 +35,9 @@ ModelPipeline pipeline_of(const Plan& plan, int rank) {
                          .width = plan.architecture.hidden_size}};
 }
 
-std::vector<int64_t> microbatch_sequences(const DataShard& share) {
+std::vector<int64_t> microbatch_sequences(const DataShard& data_shard) {
   std::vector<int64_t> sequences;
-  for (const Range& range : share.microbatches) sequences.push_back(range.size());
+  for (const Range& range : data_shard.microbatches) sequences.push_back(range.size());
   return sequences;
 }
 
@@ -87,16 +87,16 @@ Primitives primitives_of(const Plan& plan, AttentionCore attention, Comm& comm) 
   const TensorPlan& tensor = plan.tensor;
   auto core = std::make_shared<AttentionCore>(std::move(attention));
   if (tensor.rows * tensor.columns == 1) return fused_primitives(std::move(core));
-  std::vector<TensorWeight> wholes;
+  std::vector<UnshardedWeight> unsharded_weights;
   for (const auto& [first, end] : flat_layout(plan.parameters).members) {
-    TensorWeight& weight = wholes.emplace_back();
+    UnshardedWeight& weight = unsharded_weights.emplace_back();
     const auto& shape = plan.parameters[first].shape;
     for (size_t i = first; i < end; ++i) weight.out += plan.parameters[i].shape[0];
     weight.in = shape.size() > 1 ? shape[1] : 1;
     if (plan.parameters[first].role == ParameterRole::to_stream)
-      weight.stays = stationary_of(tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
+      weight.stationary = stationary_of(tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
   }
-  return tensor_primitives(comm, tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
+  return tensor_primitives(comm, tensor, std::move(unsharded_weights), plan.architecture.hidden_size, std::move(core));
 }
 
 SessionParts session_parts(const Plan& plan, Comm& comm) {

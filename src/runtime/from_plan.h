@@ -16,7 +16,7 @@
 namespace orthant {
 
 /// Number of sequences in each microbatch.
-std::vector<int64_t> microbatch_sequences(const DataShard& share);
+std::vector<int64_t> microbatch_sequences(const DataShard& data_shard);
 
 /// The pipeline as this rank sees it: stages, buckets, send completions, stream shapes and vocabulary slice.
 ModelPipeline pipeline_of(const Plan& plan, int rank);

@@ -56,7 +56,7 @@ StageWork ModelStages::stage_work() {
                      [this](const Action&) {
                        if (input_->step) input_->step();
                      },
-                 .settle = [this](const Action&) { return settle(); }};
+                 .finalize = [this](const Action&) { return finalize(); }};
   if (!vocabulary_) return work;
   work.vocabulary = [this](const Action& action) { vocabulary_->carry_out(action); };
   work.wait_for = [this](const Action& action) {
@@ -75,7 +75,7 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
     weights_.begin_gradients();
     reducer_->begin(live);
     if (live == 0) {
-      settle();  // before finish_gradients(): redoing the previous step may need its gradients
+      finalize();  // before finish_gradients(): redoing the previous step may need its gradients
       weights_.finish_gradients();
     }
   }
@@ -96,8 +96,8 @@ void ModelStages::begin_vocabulary(const StepInput& input) {
   vocabulary_->begin(std::move(microbatches), input.load, input.logits);
 }
 
-bool ModelStages::settle() {
-  return input_->settle && input_->settle([this] {
+bool ModelStages::finalize() {
+  return input_->finalize && input_->finalize([this] {
     executor_.discard();
     live_.clear();
   });
@@ -129,7 +129,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int>(live_.size() + deferred_.size()));
-  if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
+  if (stage.last && vocabulary_) vocabulary_->broadcast_output(action.microbatch, x.detach());
   return stage.last ? at::Tensor() : x.detach();
 }
 
@@ -155,7 +155,7 @@ at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
   if (!live.input.defined()) return {};
   at::Tensor made = live.input.grad().contiguous();
   if (!stage.first) return made;
-  vocabulary_->share_embedding_gradient(action.microbatch, made);
+  vocabulary_->broadcast_embedding_gradient(action.microbatch, made);
   return {};
 }
 

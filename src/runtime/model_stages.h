@@ -35,7 +35,7 @@ struct StepInput {
   /// Carries out FINALIZE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
   /// and the row starts again. Before they change, it calls discard(), which drops results computed with the old
   /// weights.
-  std::function<bool(const std::function<void()>& discard)> settle = {};
+  std::function<bool(const std::function<void()>& discard)> finalize = {};
 };
 
 /// The model's stages on all pipeline ranks.
@@ -71,7 +71,7 @@ class ModelStages {
 
   StageWork stage_work();
   void begin_vocabulary(const StepInput& input);
-  bool settle();
+  bool finalize();
   at::Tensor forward(const Action& action, at::Tensor input);
   at::Tensor backward(const Action& action, at::Tensor gradient);
   void weight_gradients(const Action& action);

@@ -7,45 +7,47 @@
 
 namespace orthant {
 
-bool StepChain::ends_here() const { return comm_.position(kOverPipeline) + 1 == comm_.group_size(kOverPipeline); }
+bool StatisticsChain::is_last_rank() const {
+  return comm_.position(kOverPipeline) + 1 == comm_.group_size(kOverPipeline);
+}
 
-void StepChain::add_up(const at::Tensor& numbers) {
+void StatisticsChain::accumulate(const at::Tensor& statistics) {
   const int own = comm_.position(kOverPipeline);
   if (own > 0) {
-    const at::Tensor before = at::empty_like(numbers);
+    const at::Tensor before = at::empty_like(statistics);
     comm_.recv(before, kOverPipeline, own - 1).wait();
-    numbers.add_(before);
+    statistics.add_(before);
   }
-  if (!ends_here()) tell(numbers, own + 1, ahead_);
+  if (!is_last_rank()) send(statistics, own + 1, to_next_);
 }
 
-void StepChain::learn(const at::Tensor& numbers) {
+void StatisticsChain::receive_total(const at::Tensor& statistics) {
   const int own = comm_.position(kOverPipeline);
-  if (!ends_here()) {
-    ahead_.work.wait();  // no extra wait: the total comes back only after the next rank has received this
-    comm_.recv(numbers, kOverPipeline, own + 1).wait();
+  if (!is_last_rank()) {
+    to_next_.work.wait();  // no extra wait: the total comes back only after the next rank has received this
+    comm_.recv(statistics, kOverPipeline, own + 1).wait();
   }
-  if (own > 0) tell(numbers, own - 1, back_);
+  if (own > 0) send(statistics, own - 1, to_previous_);
 }
 
-void StepChain::finish() {
-  ahead_.work.wait();
-  back_.work.wait();
+void StatisticsChain::wait_for_sends() {
+  to_next_.work.wait();
+  to_previous_.work.wait();
 }
 
-void StepChain::tell(const at::Tensor& numbers, int position, Leaving& leaving) {
-  leaving.work.wait();
-  leaving.numbers = numbers.clone();
-  leaving.work = comm_.send(leaving.numbers, kOverPipeline, position);
+void StatisticsChain::send(const at::Tensor& statistics, int position, PendingSend& pending) {
+  pending.work.wait();
+  pending.statistics = statistics.clone();
+  pending.work = comm_.send(pending.statistics, kOverPipeline, position);
 }
 
-std::vector<at::Tensor> StepCopy::buffers() const {
+std::vector<at::Tensor> OptimizerBackup::buffers() const {
   std::vector<at::Tensor> buffers = {weights_.masters()};
   for (const Optimizer::State& state : optimizer_.state()) buffers.push_back(state.flat);
   return buffers;
 }
 
-void StepCopy::keep() {
+void OptimizerBackup::save() {
   const auto now = buffers();
   copies_.resize(now.size());
   for (size_t i = 0; i < now.size(); ++i) {
@@ -54,7 +56,7 @@ void StepCopy::keep() {
   }
 }
 
-void StepCopy::restore() {
+void OptimizerBackup::restore() {
   const at::NoGradGuard no_grad;
   const auto now = buffers();
   for (size_t i = 0; i < now.size(); ++i) now[i].copy_(copies_[i]);

@@ -1,5 +1,6 @@
-// Post-validation of the optimizer's step on one rank (parallel/pipeline/post_validation_plan.h). StepChain sums the
-// step statistics over pipeline ranks. StepCopy undoes a step. Session decides when to use them.
+// Runtime half of post-validation (parallel/pipeline/post_validation_plan.h). In STEP, accumulate() adds this rank's
+// statistics to those of earlier pipeline ranks. In FINALIZE of the next row, receive_total() returns the total.
+// OptimizerBackup undoes an update that the total forbids. The protocol is in pseudo-code in runtime/advance.cc.
 #pragma once
 
 #include "comm/comm.h"
@@ -9,48 +10,49 @@
 
 namespace orthant {
 
-/// Sums step statistics along the pipeline axis, and returns the total in the opposite direction. Example: 3 ranks have
-/// 1, 2 and 3. After add_up() they have 1, 3 and 6; after learn() all have 6. The last rank knows the total first.
-class StepChain {
+/// Sums step statistics (a float64 vector of n elements) along the pipeline axis, 8 n bytes to each neighbor. For each
+/// step, call accumulate() once, then receive_total() once with the same tensor. Messages use the group and tag of
+/// StageMessages, so both ranks must call in the order of the Actions in their rows.
+/// Example: 3 ranks have 1, 2 and 3. After accumulate() they have 1, 3 and 6; after receive_total() all have 6.
+class StatisticsChain {
  public:
   /// The Comm must outlive it.
-  explicit StepChain(Comm& comm) : comm_(comm) {}
+  explicit StatisticsChain(Comm& comm) : comm_(comm) {}
   /// True on the last pipeline rank.
-  bool ends_here() const;
-  /// Adds the sum of all previous pipeline ranks to `numbers`, and sends the result to the next rank without waiting
-  /// for the send completion.
-  void add_up(const at::Tensor& numbers);
-  /// Overwrites `numbers` with the total of all ranks, and sends it to the previous rank without waiting for the send
-  /// completion.
-  void learn(const at::Tensor& numbers);
-  /// Returns when all sends have completed.
-  void finish();
+  bool is_last_rank() const;
+  /// Waits for the previous rank's sum, adds it to `statistics`, and starts the send to the next rank.
+  void accumulate(const at::Tensor& statistics);
+  /// On the last rank `statistics` is the total already. Elsewhere it waits for the total and overwrites `statistics`.
+  /// Then it starts the send to the previous rank.
+  void receive_total(const at::Tensor& statistics);
+  /// Returns when all sends have completed. Call it when no step follows immediately.
+  void wait_for_sends();
 
  private:
-  struct Leaving {
-    at::Tensor numbers;
+  struct PendingSend {
+    at::Tensor statistics;
     Work work;
   };
-  void tell(const at::Tensor& numbers, int position, Leaving& leaving);
+  void send(const at::Tensor& statistics, int position, PendingSend& pending);
 
   Comm& comm_;
-  Leaving ahead_, back_;
+  PendingSend to_next_, to_previous_;
 };
 
-/// A copy of masters and optimizer state from before a step, which restores exactly the same bits.
-class StepCopy {
+/// Copies of masters and optimizer state, allocated at the first save(); as many bytes as both.
+class OptimizerBackup {
  public:
-  StepCopy(Weights& weights, const Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
+  OptimizerBackup(Weights& weights, const Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
   /// Copies masters and optimizer state.
-  void keep();
-  /// Writes them back, and updates the working values from the masters.
+  void save();
+  /// Restores the same bits, and updates the working values. Requires an earlier save().
   void restore();
 
  private:
   Weights& weights_;
   const Optimizer& optimizer_;
   std::vector<at::Tensor> buffers() const;  // the buffers that a step changes: masters, then optimizer state
-  std::vector<at::Tensor> copies_;          // in the order of buffers(); empty before the first keep()
+  std::vector<at::Tensor> copies_;          // in the order of buffers(); empty before the first save()
 };
 
 }  // namespace orthant

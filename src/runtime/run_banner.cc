@@ -24,6 +24,14 @@ std::string describe_model(const Architecture& a) {
                      a.causal() ? "" : ", masked", block);
 }
 
+// "byte tokenizer", "tokenizer of 8000 pieces, trained on this data" or "tokenizer jargon.model".
+std::string describe_tokenizer(const Config& config) {
+  const std::string& spec = config.data.tokenizer;
+  if (spec.starts_with("train:")) return fmt::format("tokenizer of {} pieces, trained on this data", spec.substr(6));
+  if (spec.ends_with(".model")) return "tokenizer " + std::filesystem::path(spec).filename().string();
+  return spec + " tokenizer";
+}
+
 std::string describe_data(const Config& config, const TrainingData& data) {
   const auto& paths = config.data.path;
   return fmt::format("{}{}, {} training tokens, {}", paths.front(),
@@ -32,13 +40,6 @@ std::string describe_data(const Config& config, const TrainingData& data) {
 }
 
 }  // namespace
-
-std::string describe_tokenizer(const Config& config) {
-  const std::string& spec = config.data.tokenizer;
-  if (spec.starts_with("train:")) return fmt::format("tokenizer of {} pieces, trained on this data", spec.substr(6));
-  if (spec.ends_with(".model")) return "tokenizer " + std::filesystem::path(spec).filename().string();
-  return spec + " tokenizer";
-}
 
 Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
   const Config& c = plan.config;

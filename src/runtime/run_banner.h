@@ -1,4 +1,4 @@
-// Fills the Banner and the Summary of a run from its plan, data and metrics.
+// Builds the Banner and the Summary of a run (report/progress.h). Rank 0 calls these functions.
 #pragma once
 
 #include <span>
@@ -8,14 +8,13 @@
 
 namespace orthant {
 
+/// Returns the banner, except `transport`, which the caller sets. If options.resume_from is set, it reads that
+/// checkpoint's run file to describe the changed settings; it does not throw if the file cannot be read.
 Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
 
-/// Fills the fields that follow from the steps and validations of this process. The caller fills in the rest: training
-/// seconds, paths, commands and the sample.
+/// Returns the summary of this process's steps, as rank 0 measured them. The caller sets seconds, stopped, checkpoint,
+/// report, resume_command, sample_command and sample_text.
 Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
                      std::span<const ValidationMetrics> validations);
-
-/// "byte tokenizer", "tokenizer of 8000 pieces, trained on this data" or "tokenizer jargon.model".
-std::string describe_tokenizer(const Config& config);
 
 }  // namespace orthant

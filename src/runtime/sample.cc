@@ -54,7 +54,7 @@ std::string in_brackets(const std::string& word) {
 
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
                             const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
-                            const std::function<void(const std::string& text)>& tell) {
+                            const std::function<void(const std::string& text)>& on_text) {
   const auto ids = tokenizer.encode(prompt);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
@@ -64,14 +64,15 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
     return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
   };
   std::vector<int64_t> so_far;  // after the prompt, which is the first call's tokens
-  bool begun = false;
-  const Advance watched = [&](std::span<const int64_t> next) {
-    if (begun) so_far.insert(so_far.end(), next.begin(), next.end());
-    if (begun && tell) tell(text_of(so_far));
-    begun = true;
+  bool has_prompt = false;
+  const Advance report_and_advance = [&](std::span<const int64_t> next) {
+    if (has_prompt) so_far.insert(so_far.end(), next.begin(), next.end());
+    if (has_prompt && on_text) on_text(text_of(so_far));
+    has_prompt = true;
     return advance(next);
   };
-  const auto made = generate_tokens(watched, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
+  const auto made =
+      generate_tokens(report_and_advance, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
   return {text_of(made.tokens), made.out_of_positions};
 }
 

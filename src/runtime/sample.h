@@ -16,11 +16,11 @@ struct GeneratedText {
   bool out_of_positions = false;  // stopped because the model has no position left
 };
 
-/// Continues the prompt with a model of `positions` positions; returns only the continuation. `tell` is called after
-/// each new token with the continuation so far, which may end inside a UTF-8 character.
+/// Continues the prompt with a model of `positions` positions; returns only the continuation. `on_text` is called
+/// after each new token with the continuation so far, which may end inside a UTF-8 character.
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
                             const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
-                            const std::function<void(const std::string& text)>& tell = {});
+                            const std::function<void(const std::string& text)>& on_text = {});
 
 /// A prompt from a held-out document (at most half of the context) and the model's continuation. The replica leaders
 /// (ranks with Plan::replica_leader() equal to their own rank) must call it together, each with its weight shards. All

@@ -37,7 +37,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_)),
       stages_(parts_.pipeline, model_, weights_, &reducer_, comm),
       chain_(comm),
-      before_(weights_, optimizer_) {}
+      backup_(weights_, optimizer_) {}
 
 int64_t Session::labels_of(int64_t step) const {
   return train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
@@ -52,26 +52,26 @@ Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
 }
 
 StepResult Session::gradients(int64_t step, const Signals& signals) {
-  const at::Tensor numbers = initial_step_statistics(signals);
-  StepResult result = carry_out(step, numbers, {});
-  finish_gradients(numbers);
-  sum(numbers, true);
-  read(numbers, result);
+  const at::Tensor statistics = initial_step_statistics(signals);
+  StepResult result = carry_out(step, statistics, {});
+  finish_gradients(statistics);
+  sum(statistics, true);
+  read(statistics, result);
   return result;
 }
 
 at::Tensor Session::initial_step_statistics(const Signals& signals) const {
   int64_t count = StepSignals::elements(comm_.mesh().size());
   for (const NormSlots& slots : norm_slots_) count += static_cast<int64_t>(slots.parameters.size());
-  const at::Tensor numbers = at::zeros({count}, at::kDouble);
-  double* slots = numbers.mutable_data_ptr<double>();
+  const at::Tensor statistics = at::zeros({count}, at::kDouble);
+  double* slots = statistics.mutable_data_ptr<double>();
   slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
   slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
   slots[StepSignals::kFirstPeakBytes + comm_.rank()] = signals.peak_memory_bytes;
-  return numbers;
+  return statistics;
 }
 
-StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput input) {
+StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepInput input) {
   StepResult result{.step = step, .valid_labels = labels_of(step)};
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
   const auto& row = parts_.row;
@@ -83,39 +83,41 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput
     return batch;
   };
   input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
-  input.loss = [&](double sum) { numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0; };
+  input.loss = [&](double sum) {
+    statistics.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0;
+  };
   stages_.run(row, input);
   intervals_ = stages_.intervals();
   return result;
 }
 
-void Session::finish_gradients(const at::Tensor& numbers) {
+void Session::finish_gradients(const at::Tensor& statistics) {
   add_tied_gradients();
-  double* square = numbers.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
+  double* square = statistics.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
   for (const NormSlots& slots : norm_slots_)
     for (const size_t parameter : slots.parameters) *square++ = sum_gradient_squares(weights_, parameter);
 }
 
-void Session::sum(const at::Tensor& numbers, bool along_pipeline) {
+void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
   int64_t begin = 0;
   const auto sum = [&](int64_t count, Axes axes) {
     if (!along_pipeline) std::erase(axes, kPipeline);
-    if (comm_.group_size(axes) > 1) comm_.all_reduce(numbers.narrow(0, begin, count), axes).wait();
+    if (comm_.group_size(axes) > 1) comm_.all_reduce(statistics.narrow(0, begin, count), axes).wait();
     begin += count;
   };
   sum(StepSignals::elements(comm_.mesh().size()), all_axes(comm_.mesh()));
   for (const NormSlots& slots : norm_slots_) sum(static_cast<int64_t>(slots.parameters.size()), slots.axes);
 }
 
-void Session::read(const at::Tensor& numbers, StepResult& result) const {
+void Session::read(const at::Tensor& statistics, StepResult& result) const {
   const int ranks = comm_.mesh().size();
-  const double* slots = numbers.const_data_ptr<double>();
+  const double* slots = statistics.const_data_ptr<double>();
   const double* squares = slots + StepSignals::elements(ranks);
   result.loss = slots[StepSignals::kLoss];
   result.terminate = slots[StepSignals::kTerminate] > 0;
   result.interrupt = slots[StepSignals::kInterrupt] > 0;
   result.peak_memory_bytes = *std::max_element(slots + StepSignals::kFirstPeakBytes, squares);
-  result.norm = std::sqrt(std::accumulate(squares, slots + numbers.numel(), 0.0));
+  result.norm = std::sqrt(std::accumulate(squares, slots + statistics.numel(), 0.0));
 }
 
 std::function<void(const Action&, size_t)> Session::activity_reporter(size_t actions, std::string what) const {
@@ -153,9 +155,9 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   for (const Axis& axis : comm_.mesh().axes) {
     if (axis.name == kPipeline || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
     alone = false;
-    holds &= placement(layout, axis.name).what == Placing::S;
+    holds &= axis_placement(layout, axis.name).kind == AxisPlacementKind::S;
   }
-  const bool sliced = placement(layout, kPipeline).what == Placing::S;
+  const bool sliced = axis_placement(layout, kPipeline).kind == AxisPlacementKind::S;
   Layout here = unsharded_layout(static_cast<int>(info.shape.size()));
   if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
@@ -187,9 +189,9 @@ at::Tensor Session::gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayR
 }
 
 int64_t Session::broadcast_from_main(int64_t number) const {
-  const at::Tensor told = at::full({1}, number, at::kLong);
-  comm_.broadcast(told, all_axes(comm_.mesh())).wait();
-  return told.item<int64_t>();
+  const at::Tensor value = at::full({1}, number, at::kLong);
+  comm_.broadcast(value, all_axes(comm_.mesh())).wait();
+  return value.item<int64_t>();
 }
 
 void Session::update(int64_t step, const StepResult& result) {

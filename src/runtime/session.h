@@ -51,14 +51,14 @@ class Session {
   /// Clips the gradients by the result's norm, and updates the weights.
   void update(int64_t step, const StepResult& result);
 
-  /// Called with a step's result, the same on all ranks, before its update becomes final. May throw.
-  using Known = std::function<void(const StepResult&)>;
-  /// Computes gradients and updates the weights. Calls `known` for each step that becomes final during the call.
-  /// Without post-validation that is this step. With it, that is usually the previous step; it may also be both.
-  void advance(int64_t step, const Signals& signals, const Known& known);
-  /// Returns when the last step's result is known to all ranks and its update is final. All ranks must call it
-  /// together.
-  void settle(const Known& known);
+  /// Called with a step's total result, the same on all ranks, before its update becomes final. May throw.
+  using OnFinalResult = std::function<void(const StepResult&)>;
+  /// Computes gradients and updates the weights. Calls `on_final_result` for each step that becomes final in the call:
+  /// without post-validation for this step; with it, usually for the previous step, and possibly for both. Throws what
+  /// `on_final_result` throws. All ranks must call it with the same step.
+  void advance(int64_t step, const Signals& signals, const OnFinalResult& on_final_result);
+  /// Returns when all ranks have the last step's result and its update is final. All ranks must call it together.
+  void finalize_pending_step(const OnFinalResult& on_final_result);
 
   /// Sums over held-out sequences, from one all-reduce over all ranks.
   struct Validation {
@@ -102,22 +102,22 @@ class Session {
   /// This rank's step statistics: StepSignals, then zeros for squares of gradients in the order of norm_slots().
   at::Tensor initial_step_statistics(const Signals& signals) const;
   /// Carries out the rank's row, and writes the loss into the statistics.
-  StepResult carry_out(int64_t step, const at::Tensor& numbers, StepInput input);
+  StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
   /// Finishes the gradients after the row, and writes their squares into the statistics.
-  void finish_gradients(const at::Tensor& numbers);
+  void finish_gradients(const at::Tensor& statistics);
   /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum.
   void add_tied_gradients();
   /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
   at::Tensor gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const;
-  /// All-reduces the statistics over all ranks, or over the ranks with the same pipeline rank.
-  void sum(const at::Tensor& numbers, bool along_pipeline);
+  /// All-reduces the statistics. `along_pipeline`: over all ranks; otherwise over the ranks with this pipeline rank.
+  void sum(const at::Tensor& statistics, bool along_pipeline);
   /// Fills the result from summed statistics.
-  void read(const at::Tensor& numbers, StepResult& result) const;
+  void read(const at::Tensor& statistics, StepResult& result) const;
   /// True if loss and norm are finite and the norm needs no clipping.
   bool permits_update(const StepResult& result) const;
   /// Receives the total statistics of the previous step. Returns true if that step had to be redone: it calls
   /// `discard`, and then changes the weights.
-  bool validate_pending(const Known& known, const std::function<void()>& discard);
+  bool validate_pending(const OnFinalResult& on_final_result, const std::function<void()>& discard);
   /// Columns of a tensor mesh see the same tokens and compute the same loss, so only column 0 reports it.
   bool reports_loss() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// Loads a microbatch; `labels` is the number of valid labels in the global batch of the step.
@@ -136,16 +136,16 @@ class Session {
   ModelStages stages_;
   std::vector<Interval> intervals_;
 
-  // A step whose total statistics are not known yet.
+  // A step whose total statistics have not been received yet.
   struct Pending {
     StepResult result;
-    at::Tensor numbers;
-    bool moved = false;  // updated already, as its own and earlier ranks' statistics permitted
+    at::Tensor statistics;
+    bool updated = false;  // STEP has updated the weights, because the sum of earlier ranks and this one permitted it
   };
   std::optional<Pending> pending_;
   bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
-  StepChain chain_;
-  StepCopy before_;
+  StatisticsChain chain_;
+  OptimizerBackup backup_;
 };
 
 }  // namespace orthant

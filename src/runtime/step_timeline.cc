@@ -72,7 +72,7 @@ MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step,
       rows[rank].emplace_back(each[0] - ahead_s, each[1] - ahead_s);
   }
   measured.timeline = measured_timeline(schedule, rows);
-  measured.simulated_s = simulate(schedule, own_durations(measured.timeline)).makespan_s;
+  measured.simulated_s = simulate(schedule, own_durations(measured.timeline)).makespan;
   return measured;
 }
 

@@ -67,14 +67,14 @@ void note(int signal) {
 
 }  // namespace
 
-void hold_stop_signals() {
+void block_stop_signals() {
   const sigset_t set = stop_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 void end_on_stop_signals(bool prints) {
   g_prints = prints;
-  handle_with(end_before_first_step);
+  handle_with(exit_on_signal);
 }
 
 void record_stop_signals(bool prints) {
@@ -82,16 +82,16 @@ void record_stop_signals(bool prints) {
   handle_with(note);
 }
 
-void note_that_all_is_trained() { g_trained = true; }
+void set_training_complete() { g_trained = true; }
 
 int stop_signal() { return g_signal; }
 
-std::string name_of_signal(int signal) {
+std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-void end_before_first_step(int signal) {
+void exit_on_signal(int signal) {
   put("stopped by SIG");
   put(sigabbrev_np(signal));
   put(" before the first step\n");

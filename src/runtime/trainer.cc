@@ -107,7 +107,7 @@ int Trainer::run() {
     const bool last = done == config.training.steps;
     const bool validates = config.validation.freq > 0 && (done % config.validation.freq == 0 || last);
     const bool saves = last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
-    if (validates || saves || last_.stopped()) settle();
+    if (validates || saves || last_.stopped()) finalize_pending_step();
     const bool stop = last_.stopped();
     if (stop) save_once();  // before validation: the sender of the signal may not wait that long
     if (validates) validate(done);
@@ -128,7 +128,7 @@ void Trainer::step(int64_t step) {
                    {.terminate = signal != 0 && signal != SIGINT,
                     .interrupt = signal == SIGINT,
                     .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())},
-                   [this](const StepResult& result) { know(result); });
+                   [this](const StepResult& result) { record_result(result); });
   state_.step = step;
   if (!output_) return;
 
@@ -144,7 +144,7 @@ void Trainer::step(int64_t step) {
   write_steps();
 }
 
-void Trainer::know(const StepResult& result) {
+void Trainer::record_result(const StepResult& result) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.norm)) stop_on_not_finite(result);
   last_ = result;
   state_.tokens += result.tokens;
@@ -159,8 +159,8 @@ void Trainer::know(const StepResult& result) {
   tokens = result.tokens;
 }
 
-void Trainer::settle() {
-  session_.settle([this](const StepResult& result) { know(result); });
+void Trainer::finalize_pending_step() {
+  session_.finalize_pending_step([this](const StepResult& result) { record_result(result); });
   if (output_) write_steps();
 }
 
@@ -249,7 +249,7 @@ void Trainer::finish() {
   const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal();
   const std::string sample_file = config.job.dump_folder + "/sample.txt";
   std::string text;
-  if (complete) note_that_all_is_trained();
+  if (complete) set_training_complete();
   comm_.set_activity("writing a sample");
   if (complete && masked) text = filled_text(session_.weights(), plan_, data_, comm_);
   const bool first_copy = plan_.replica_leader(comm_.rank()) == comm_.rank();
@@ -262,7 +262,7 @@ void Trainer::finish() {
   if (last_.stopped()) {
     // Rank 0 may not be the rank that received the signal.
     const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;
-    s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
+    s.stopped = fmt::format("by {}, after step {} of {}", signal_name(signal), state_.step, config.training.steps);
   }
   if (complete) {
     s.sample_text = text;

@@ -53,9 +53,9 @@ class Trainer {
   /// Runs one step, and records its times.
   void step(int64_t step);
   /// Records the result of a step that has become final; throws if loss or gradient norm is not finite.
-  void know(const StepResult& result);
-  /// Returns when all steps so far are final. Must be called before anything reads their weights.
-  void settle();
+  void record_result(const StepResult& result);
+  /// Returns when all steps so far are final. Must be called before anything else reads the weights.
+  void finalize_pending_step();
   /// Writes the metrics of the steps that are final and measured, and prints their lines.
   void write_steps();
   void validate(int64_t step);

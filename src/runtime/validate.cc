@@ -19,9 +19,9 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     const int64_t first = i * training.global_batch_size;
     if (first >= held_out.num_samples()) break;
     const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
-    DataShard share = make_data_shard(size, training.local_batch_size, static_cast<int>(plan_.data_shards.size()),
-                                      plan_.data_shard_index(comm_.rank()));
-    std::vector<int64_t> sequences = microbatch_sequences(share);
+    DataShard data_shard = make_data_shard(size, training.local_batch_size, static_cast<int>(plan_.data_shards.size()),
+                                           plan_.data_shard_index(comm_.rank()));
+    std::vector<int64_t> sequences = microbatch_sequences(data_shard);
     // Rows of a tensor mesh take part in the same collectives. A rank without sequences therefore reads the first one,
     // and ignores its labels.
     if (plan_.tensor.rows > 1) std::ranges::replace(sequences, 0, 1);
@@ -30,8 +30,8 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     std::vector<bool> counted(sequences.size(), !judges);
     const auto load = [&](int microbatch) {
       const auto m = static_cast<size_t>(microbatch);
-      const bool idle = share.microbatches[m].size() == 0;
-      const int64_t begin = first + (idle ? 0 : share.microbatches[m].begin);
+      const bool idle = data_shard.microbatches[m].size() == 0;
+      const int64_t begin = first + (idle ? 0 : data_shard.microbatches[m].begin);
       Microbatch batch = parts_.to_microbatch(held_out.batch(begin, sequences[m]));
       if (idle) batch.labels_BT.fill_(kIgnoredLabel);
       if (counted[m]) return batch;

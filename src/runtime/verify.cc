@@ -43,15 +43,15 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
 }
 
 // Sets a session to the oracle's weights and optimizer state after a step (counted from 0).
-void stand_where(const OracleTrace& oracle, size_t step, Session& session) {
+void load_oracle_state(const OracleTrace& oracle, size_t step, Session& session) {
   const Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
-    const auto stand = [&](const at::Tensor& buffer, const at::Tensor& whole) {
-      weights.view(buffer, p).copy_(part_of(oracle, whole, weights.parameters()[p]));
+    const auto load = [&](const at::Tensor& buffer, const at::Tensor& unsharded) {
+      weights.view(buffer, p).copy_(part_of(oracle, unsharded, weights.parameters()[p]));
     };
-    stand(weights.masters(), oracle.weights[step]);
+    load(weights.masters(), oracle.weights[step]);
     const auto& state = session.optimizer().state();
-    for (size_t s = 0; s < state.size(); ++s) stand(state[s].flat, oracle.optimizer_state[step][s]);
+    for (size_t s = 0; s < state.size(); ++s) load(state[s].flat, oracle.optimizer_state[step][s]);
   }
   session.weights().publish();
 }
@@ -90,8 +90,9 @@ class Findings {
       report_.loss_error = error;
     }
     report_.norm_error = std::max(report_.norm_error, norm_error);
-    tell(error, report_.loss_bound, {step, 3, 0, rank}, fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
-    tell(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
+    record_difference(error, report_.loss_bound, {step, 3, 0, rank},
+                      fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
+    record_difference(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
   void tensor(Worst VerifyReport::*worst, int64_t step, int rank, size_t index, const ParameterInfo& info,
@@ -107,14 +108,14 @@ class Findings {
       w = {info.name, error, w.bound, step, rank};
     }
     const std::string layer = info.is_matrix() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
-    tell(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
-         fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
+    record_difference(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
+                      fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
 
   void traffic(int64_t step, int rank, const std::string& difference) {
     if (difference.empty()) return;
     const std::lock_guard lock(mutex_);
-    tell({step, 4, 0, rank}, difference);
+    record_difference({step, 4, 0, rank}, difference);
   }
 
   VerifyReport finish(int64_t steps) {
@@ -126,23 +127,23 @@ class Findings {
  private:
   // Step, kind, tensor index and rank of a difference. Gradients and weights come before norm, loss and traffic,
   // because they show where the mistake is.
-  using Place = std::array<int64_t, 4>;
+  using Location = std::array<int64_t, 4>;
 
-  void tell(double error, double bound, const Place& place, const std::string& what) {
+  void record_difference(double error, double bound, const Location& location, const std::string& what) {
     if (error <= bound) return;
-    tell(place, fmt::format("{} is off by {:.2e} relative to the oracle, {} is what rounding explains", what, error,
-                            bound > 0 ? fmt::format("{:.1e}", bound) : "nothing"));
+    record_difference(location, fmt::format("{} is off by {:.2e} relative to the oracle, {} is what rounding explains",
+                                            what, error, bound > 0 ? fmt::format("{:.1e}", bound) : "nothing"));
   }
 
-  void tell(const Place& place, const std::string& difference) {
-    if (!report_.first_difference.empty() && place >= first_) return;
-    first_ = place;
-    report_.first_difference = fmt::format("step {}, rank {}: {}", place[0], place[3], difference);
+  void record_difference(const Location& location, const std::string& difference) {
+    if (!report_.first_difference.empty() && location >= first_) return;
+    first_ = location;
+    report_.first_difference = fmt::format("step {}, rank {}: {}", location[0], location[3], difference);
   }
 
   std::mutex mutex_;
   VerifyReport report_;
-  Place first_{};
+  Location first_{};
 };
 
 // Lower bound of the denominator for the gradient of a bias on a projection from the residual stream; 0 for other
@@ -169,10 +170,10 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
     Comm comm(one.mesh, rank, rendezvous, {.transport = one.config.run.transport});
     Session session(one, data.train, comm);
     load_first_weights(one, session.weights());
-    const auto tell = [&](int64_t done) {
+    const auto report = [&](int64_t done) {
       if (progress) progress("one device", done, steps);
     };
-    tell(0);
+    report(0);
     for (int64_t step = 1; step <= steps; ++step) {
       const StepResult result = session.gradients(step, {});
       const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
@@ -186,7 +187,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       trace.weights.push_back(session.weights().masters().clone());
       auto& state = trace.optimizer_state.emplace_back();
       for (const Optimizer::State& each : session.optimizer().state()) state.push_back(each.flat.clone());
-      tell(step);
+      report(step);
     }
   });
   return trace;
@@ -208,7 +209,7 @@ class ComparedRank {
 
   void run(int64_t step) {
     const auto i = static_cast<size_t>(step - 1);
-    if (step > 1 && !free_running_) stand_where(oracle_, i - 1, session_);
+    if (step > 1 && !free_running_) load_oracle_state(oracle_, i - 1, session_);
     const TrafficTable before = comm_.traffic();
     StepResult result = session_.gradients(step, {});
     findings_.loss(step, comm_.rank(), result, oracle_.losses[i], relative(result.norm, oracle_.norms[i]));
@@ -265,13 +266,13 @@ VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const T
     Session session(plan, data.train, comm, parts_of(plan, comm));
     load_first_weights(plan, session.weights());
     ComparedRank compared(oracle, plan, session, comm, findings);
-    const auto tell = [&](int64_t done) {
+    const auto report = [&](int64_t done) {
       if (progress && rank == 0) progress("the layout", done, steps);
     };
-    tell(0);
+    report(0);
     for (int64_t step = 1; step <= steps; ++step) {
       compared.run(step);
-      tell(step);
+      report(step);
     }
   });
   return findings.finish(steps);

@@ -36,7 +36,7 @@ VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const
 bool VocabularyStages::is_first() const { return comm_.position(kOverPipeline) == ends_.first; }
 bool VocabularyStages::is_last() const { return comm_.position(kOverPipeline) == ends_.last; }
 
-size_t VocabularyStages::place_of(int microbatch) const {
+size_t VocabularyStages::index_of(int microbatch) const {
   const auto found = std::ranges::find(microbatches_, microbatch);
   ORTHANT_CHECK(found != microbatches_.end(), microbatch);
   return static_cast<size_t>(found - microbatches_.begin());
@@ -47,28 +47,28 @@ void VocabularyStages::begin(std::vector<int> microbatches, std::function<Microb
   microbatches_ = std::move(microbatches);
   load_ = std::move(load);
   logits_ = std::move(logits);
-  outputs_asked_ = looked_up_ = gradients_asked_ = gradients_done_ = 0;
+  outputs_posted_ = looked_up_ = gradients_posted_ = gradients_done_ = 0;
   output_.begin();
-  ask_for_outputs(1);
+  post_output_broadcasts(1);
 }
 
 // Posts the broadcasts of the first `end` outputs. A broadcast passes from rank to rank, so each rank posts one more
 // than it reads now: other ranks may be ahead.
-void VocabularyStages::ask_for_outputs(size_t end) {
+void VocabularyStages::post_output_broadcasts(size_t end) {
   if (is_last()) return;
-  for (; outputs_asked_ < std::min(end, microbatches_.size()); ++outputs_asked_) {
-    const int microbatch = microbatches_[outputs_asked_];
+  for (; outputs_posted_ < std::min(end, microbatches_.size()); ++outputs_posted_) {
+    const int microbatch = microbatches_[outputs_posted_];
     const Microbatch batch = load_(microbatch);
     const at::IntArrayRef all_BT = batch.tokens_BT.sizes();
-    output_.share_input(microbatch, at::empty(mesh_.part_shape(all_BT[0], all_BT[1]), stream_), tokens_of(batch),
-                        model_.output_loss(batch));
+    output_.broadcast_input(microbatch, at::empty(mesh_.part_shape(all_BT[0], all_BT[1]), stream_), tokens_of(batch),
+                            model_.output_loss(batch));
   }
 }
 
-void VocabularyStages::ask_for_gradients() {
+void VocabularyStages::post_gradient_broadcasts() {
   if (is_first()) return;
-  for (; gradients_asked_ < std::min(looked_up_, gradients_done_ + 1); ++gradients_asked_) {
-    input_.share_gradient(microbatches_[gradients_asked_], {});
+  for (; gradients_posted_ < std::min(looked_up_, gradients_done_ + 1); ++gradients_posted_) {
+    input_.broadcast_gradient(microbatches_[gradients_posted_], {});
   }
 }
 
@@ -77,7 +77,7 @@ void VocabularyStages::wait_for(const Action& action) {
   const int microbatch = action.microbatch;
   switch (action.kind) {
     case S:
-      ask_for_outputs(place_of(microbatch) + 2);
+      post_output_broadcasts(index_of(microbatch) + 2);
       if (!is_last()) output_.wait_for_input(microbatch);
       return;
     case Z: return output_.wait_for_maxima(microbatch);
@@ -105,12 +105,12 @@ void VocabularyStages::carry_out(const Action& action) {
     case E:
       input_.E(microbatch, load_(microbatch).tokens_BT, learns);
       ++looked_up_;
-      if (learns) ask_for_gradients();
+      if (learns) post_gradient_broadcasts();
       return;
     case EB:
       input_.EB(microbatch);
       ++gradients_done_;
-      return ask_for_gradients();
+      return post_gradient_broadcasts();
     default: throw LogicError("no Action of the vocabulary: " + to_string(action));
   }
 }
@@ -119,13 +119,13 @@ at::Tensor VocabularyStages::embedding(int microbatch, at::IntArrayRef shape) {
   return input_.take_embedding(microbatch).view(shape);
 }
 
-void VocabularyStages::share_embedding_gradient(int microbatch, const at::Tensor& dx) {
-  input_.share_gradient(microbatch, dx);
+void VocabularyStages::broadcast_embedding_gradient(int microbatch, const at::Tensor& dx) {
+  input_.broadcast_gradient(microbatch, dx);
 }
 
-void VocabularyStages::share_output(int microbatch, const at::Tensor& x) {
+void VocabularyStages::broadcast_output(int microbatch, const at::Tensor& x) {
   const Microbatch batch = load_(microbatch);
-  output_.share_input(microbatch, x, tokens_of(batch), model_.output_loss(batch));
+  output_.broadcast_input(microbatch, x, tokens_of(batch), model_.output_loss(batch));
 }
 
 at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef shape) {

@@ -41,9 +41,9 @@ class VocabularyStages {
   /// On the first stage's rank: its input, this rank's shard of [B,T,C]; later the gradient of that input, which is
   /// broadcast.
   at::Tensor embedding(int microbatch, at::IntArrayRef shape_BTC);
-  void share_embedding_gradient(int microbatch, const at::Tensor& dx_BTC);
+  void broadcast_embedding_gradient(int microbatch, const at::Tensor& dx_BTC);
   /// On the last stage's rank: the output of the final norm, which is broadcast; later returns its gradient.
-  void share_output(int microbatch, const at::Tensor& x_BTC);
+  void broadcast_output(int microbatch, const at::Tensor& x_BTC);
   at::Tensor output_gradient(int microbatch, at::IntArrayRef shape_BTC);
 
   /// Waits for pending communication. Returns the row's sum of scaled losses, the same on all ranks.
@@ -52,9 +52,9 @@ class VocabularyStages {
  private:
   bool is_first() const;
   bool is_last() const;
-  size_t place_of(int microbatch) const;
-  void ask_for_outputs(size_t end);
-  void ask_for_gradients();
+  size_t index_of(int microbatch) const;
+  void post_output_broadcasts(size_t end);
+  void post_gradient_broadcasts();
 
   Comm& comm_;
   const VocabularyEnds ends_;
@@ -68,7 +68,7 @@ class VocabularyStages {
   std::function<void(const at::Tensor&)> logits_;
   // Counters over microbatches_: posted broadcasts of the output layer's input, completed E, posted broadcasts of
   // embedding gradients, completed EB.
-  size_t outputs_asked_ = 0, looked_up_ = 0, gradients_asked_ = 0, gradients_done_ = 0;
+  size_t outputs_posted_ = 0, looked_up_ = 0, gradients_posted_ = 0, gradients_done_ = 0;
 };
 
 }  // namespace orthant

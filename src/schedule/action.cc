@@ -32,7 +32,7 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {UNSHARD, "UNSHARD", "gather weights", Stream::collective, NumberMeaning::nothing, "#999999"},
     {RESHARD, "RESHARD", "free weights", Stream::collective, NumberMeaning::nothing, "#666666"},
     {REDUCE, "REDUCE_GRAD", "reduce gradients", Stream::collective, NumberMeaning::bucket, "#cc79a7"},
-    {FINALIZE, "SETTLE", "optimizer, finalize", Stream::compute, NumberMeaning::nothing, "#646464"},
+    {FINALIZE, "FINALIZE", "optimizer, finalize", Stream::compute, NumberMeaning::nothing, "#646464"},
     {STEP, "STEP", "optimizer", Stream::compute, NumberMeaning::nothing, "#c4c4c4"},
 }};
 

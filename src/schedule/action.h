@@ -29,8 +29,7 @@ enum class ActionKind {
   UNSHARD,   // gather the stage's weights
   RESHARD,   // free the weights that UNSHARD gathered
   REDUCE,    // reduce one bucket of the stage's gradients over the data axes
-  FINALIZE,  // receive the final gradient norm of the previous step, and undo that step if the norm forbids it; its
-             // text form is SETTLE
+  FINALIZE,  // receive the final gradient norm of the previous step, and undo that step if the norm forbids it
   STEP,      // optimizer step of all the rank's stages, unless the statistics of the ranks before forbid it
 };
 

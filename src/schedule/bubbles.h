@@ -9,11 +9,11 @@ namespace orthant {
 /// Timeline::bubble.
 double idle_fraction(const Timeline& timeline);
 
-/// Makespan minus the busy time of the busiest rank, in seconds.
+/// Makespan minus the busy time of the busiest rank, in the timeline's unit.
 double makespan_bubble(const Timeline& timeline);
 
-/// Maximum over ranks of the idle time between a rank's first and last computation, in seconds. Idle time before the
-/// first and after the last computation does not count.
+/// Maximum over ranks of the idle time between a rank's first and last computation, in the timeline's unit. Idle time
+/// before the first and after the last computation does not count.
 double max_rank_bubble(const Timeline& timeline);
 
 }  // namespace orthant

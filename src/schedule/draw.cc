@@ -31,26 +31,26 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-seri
 /// The time axis, with ticks at round numbers. The unit is s, ms or us. For a Timeline in another unit the axis has
 /// bare numbers, and the heading names the unit.
 struct Scale {
-  double makespan_s;
+  double makespan;
   double unit_s = 1;
   std::string unit;
   double tick_s = 1;
 
-  Scale(double total_s, bool seconds) : makespan_s(total_s > 0 ? total_s : 1), unit(seconds ? " s" : "") {
+  Scale(double total_s, bool seconds) : makespan(total_s > 0 ? total_s : 1), unit(seconds ? " s" : "") {
     if (!seconds) {
       // Bare numbers: keep the empty unit.
-    } else if (makespan_s < 1e-3) {
+    } else if (makespan < 1e-3) {
       unit_s = 1e-6, unit = " us";
-    } else if (makespan_s < 1) {
+    } else if (makespan < 1) {
       unit_s = 1e-3, unit = " ms";
     }
-    const double raw = makespan_s / 10;
+    const double raw = makespan / 10;
     const double decade = std::pow(10, std::floor(std::log10(raw)));
     tick_s = 10 * decade;
     for (const double step : {1, 2, 5})
       if (tick_s == 10 * decade && raw <= step * decade * (1 + 1e-9)) tick_s = step * decade;
   }
-  double x(double at_s) const { return kLeft + at_s / makespan_s * (kWidth - kLeft - kRight); }
+  double x(double at_s) const { return kLeft + at_s / makespan * (kWidth - kLeft - kRight); }
   std::string text(double at_s) const {
     return fmt::format("{:.4g}{}", at_s / unit_s, unit);
   }
@@ -98,7 +98,7 @@ class Drawing {
       : schedule_(schedule),
         timeline_(timeline),
         what_(what),
-        scale_(timeline.makespan_s, timeline.unit == "s"),
+        scale_(timeline.makespan, timeline.unit == "s"),
         bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
     place_legend();
@@ -137,9 +137,8 @@ class Drawing {
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
-        kWidth - kRight - 40, bands_.top - 10,
-        chunks ? "low and pale boxes: further stages of a rank; " : "", scale_.text(timeline_.makespan_s),
-        unit, 100 * timeline_.bubble);
+        kWidth - kRight - 40, bands_.top - 10, chunks ? "low and pale boxes: further stages of a rank; " : "",
+        scale_.text(timeline_.makespan), unit, 100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak in flight</text>\n", kWidth - 8,
         bands_.top - 10);
   }
@@ -148,7 +147,7 @@ class Drawing {
   void place_legend() {
     std::set<ActionKind> used;
     for (const Span& span : timeline_.spans)
-      if (span.end_s > span.start_s) used.insert(span.action.kind);
+      if (span.end > span.start) used.insert(span.action.kind);
     std::set<std::string_view> shown;
     double x = kLeft, y = 0;
     for (const KindFacts& kind : action_kinds()) {
@@ -171,7 +170,7 @@ class Drawing {
   }
 
   void axis(double bottom) {
-    for (int i = 0; i * scale_.tick_s <= scale_.makespan_s * (1 + 1e-9); ++i) {
+    for (int i = 0; i * scale_.tick_s <= scale_.makespan * (1 + 1e-9); ++i) {
       const double x = scale_.x(i * scale_.tick_s);
       put("<line class=\"line\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2:.1f}\"/>\n", x, bands_.top - 4,
           bottom + 6);
@@ -192,8 +191,8 @@ class Drawing {
   void box(const Span& span) {
     const KindFacts& kind = facts(span.action.kind);
     const bool thin = span.stream != Stream::compute;
-    const double x = scale_.x(span.start_s);
-    const double width = scale_.x(span.end_s) - x;
+    const double x = scale_.x(span.start);
+    const double width = scale_.x(span.end) - x;
     if (width <= 0) return;
     const int chunk = chunks_[static_cast<size_t>(span.action.stage)];
     const double height = thin ? kThin : box_height(chunk);
@@ -204,8 +203,8 @@ class Drawing {
     put(" fill=\"{}\"", kind.color);
     if (chunk > 0) put(" fill-opacity=\"{}\"", kPale);
     if (timeline_.spans.size() <= kMostTitles) {
-      put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start_s),
-          scale_.text(span.end_s));
+      put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start),
+          scale_.text(span.end));
     } else {
       put("/>\n");
     }

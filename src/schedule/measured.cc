@@ -26,10 +26,10 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
       const auto [start_s, end_s] = rows[rank][i];
       const Stream stream = facts(actions[i].kind).stream;
       timeline.spans.push_back({static_cast<int>(rank), stream, actions[i], start_s - first_s, end_s - first_s});
-      timeline.makespan_s = std::max(timeline.makespan_s, end_s - first_s);
+      timeline.makespan = std::max(timeline.makespan, end_s - first_s);
       if (stream == Stream::compute) busy_s += end_s - start_s;
     }
-    timeline.busy_s.push_back(busy_s);
+    timeline.busy.push_back(busy_s);
   }
   timeline.bubble = idle_fraction(timeline);
   const std::vector<Kept> one(static_cast<size_t>(stage_count(schedule)));
@@ -39,7 +39,7 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
 
 Durations own_durations(const Timeline& timeline) {
   Durations durations;
-  for (const Span& span : timeline.spans) durations.own[span.action] = span.end_s - span.start_s;
+  for (const Span& span : timeline.spans) durations.own[span.action] = span.end - span.start;
   return durations;
 }
 
@@ -48,13 +48,13 @@ Durations mean_durations(const Timeline& timeline) {
   std::vector<std::array<int, kActionKinds>> counts;
   for (const Span& span : timeline.spans) {
     const auto stage = static_cast<size_t>(span.action.stage), kind = static_cast<size_t>(span.action.kind);
-    if (stage >= counts.size()) counts.resize(stage + 1), means.stage_seconds.resize(stage + 1);
-    means.stage_seconds[stage][kind] += span.end_s - span.start_s;
+    if (stage >= counts.size()) counts.resize(stage + 1), means.stage_times.resize(stage + 1);
+    means.stage_times[stage][kind] += span.end - span.start;
     ++counts[stage][kind];
   }
   for (size_t stage = 0; stage < counts.size(); ++stage)
     for (size_t kind = 0; kind < kActionKinds; ++kind)
-      means.stage_seconds[stage][kind] /= std::max(1, counts[stage][kind]);
+      means.stage_times[stage][kind] /= std::max(1, counts[stage][kind]);
   return means;
 }
 

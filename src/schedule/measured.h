@@ -25,8 +25,8 @@ struct MeasuredStep {
 /// Timeline begins at 0 with the earliest start. The times of a message are those of the call that starts it.
 Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows);
 
-/// The measured duration of each Action. Messages take no time here (link_s = 0). So the cost of communication is the
-/// makespan of the Timeline minus that of simulate() with these durations.
+/// The measured duration of each Action. Messages take no time here (link_time = 0). So the cost of communication is
+/// the makespan of the Timeline minus that of simulate() with these durations.
 Durations own_durations(const Timeline& timeline);
 /// The mean measured duration of each kind on each stage.
 Durations mean_durations(const Timeline& timeline);

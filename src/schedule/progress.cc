@@ -19,7 +19,7 @@ class Walk {
         barriers_(schedule),
         there_(stage_count(schedule), microbatch_count(schedule), 0),
         next_(schedule.rows.size(), 0),
-        settled_(schedule.rows.size(), 0),
+        finalized_(schedule.rows.size(), 0),
         stepped_(schedule.rows.size(), 0),
         queued_(schedule.rows.size(), 0) {
     for (const auto& row : schedule.rows)
@@ -61,7 +61,7 @@ class Walk {
 
   /// The rank that a FINALIZE or STEP waits for. The result may be -1 or the number of ranks; then it waits for none.
   int before(const Action& action) const { return owner(action.stage) + (action.kind == STEP ? -1 : 1); }
-  std::vector<int>& done(ActionKind kind) { return kind == STEP ? stepped_ : settled_; }
+  std::vector<int>& done(ActionKind kind) { return kind == STEP ? stepped_ : finalized_; }
 
   bool waits(const Action& action) {
     if (!barriers_.met(action)) return true;
@@ -123,7 +123,7 @@ class Walk {
   Barriers barriers_;
   PerResult<char> there_;  // whether the input of the pass has arrived
   std::vector<size_t> next_;            // index of the next Action, by rank
-  std::vector<int> settled_, stepped_;  // number of FINALIZE, and of STEP, that are done, by rank
+  std::vector<int> finalized_, stepped_;  // number of FINALIZE, and of STEP, that are done, by rank
   std::vector<char> queued_;
   std::deque<int> ready_;
   bool messages_ = false;

@@ -160,13 +160,12 @@ std::string grid(const Schedule& schedule) {
   std::vector<std::vector<std::string>> lines(schedule.rows.size());
   Durations unit;
   for (const KindFacts& each : action_kinds())
-    unit.seconds[static_cast<size_t>(each.kind)] =
-        each.stream == Stream::compute && !is_step_action({each.kind}) ? 1 : 0;
+    unit.times[static_cast<size_t>(each.kind)] = each.stream == Stream::compute && !is_step_action({each.kind}) ? 1 : 0;
   try {
     for (const Span& span : simulate(schedule, unit).spans) {
       if (span.stream != Stream::compute || is_step_action(span.action)) continue;
       auto& line = lines[static_cast<size_t>(span.rank)];
-      line.resize(static_cast<size_t>(span.end_s), ".");
+      line.resize(static_cast<size_t>(span.end), ".");
       line.back() = to_string(span.action);
     }
   } catch (const LogicError&) {

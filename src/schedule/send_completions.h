@@ -1,5 +1,5 @@
-// Send completions: the position in a rank's row at which a sent message has certainly been received. Until then its
-// buffer must stay allocated, in the memory plan and in the run.
+// Send completions: the index in a rank's row from which waiting for a send cannot deadlock, because its receiver has
+// posted the RECV. Until then the buffer stays allocated, in the memory plan and in the run.
 #pragma once
 
 #include "schedule/results.h"

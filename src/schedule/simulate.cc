@@ -51,7 +51,7 @@ class Simulation {
     size_t actions = 0;
     for (const auto& row : schedule.rows) first_span_.push_back(std::exchange(actions, actions + row.size()));
     timeline_.spans.resize(actions);
-    timeline_.busy_s.assign(ranks_.size(), 0);
+    timeline_.busy.assign(ranks_.size(), 0);
     timeline_.peak_in_flight.assign(ranks_.size(), 0);
   }
 
@@ -79,7 +79,7 @@ class Simulation {
                                      ranks_[rank].next, to_string(row[ranks_[rank].next])));
     }
     for (const Span& span : timeline_.spans)
-      if (span.start_s == kUnknown_s)
+      if (span.start == kUnknown_s)
         throw LogicError(
             fmt::format("the schedule deadlocks: no SEND matches {} of rank {}", to_string(span.action), span.rank));
     timeline_.bubble = idle_fraction(timeline_);
@@ -124,7 +124,7 @@ class Simulation {
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
-    const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_s);
+    const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_time);
     if (!open_s) return false;
     double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(action.stage)], *open_s});
     if (produces_result(action) && made_s_.has(producer_of(action))) {
@@ -134,7 +134,7 @@ class Simulation {
     }
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
-    timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
+    timeline_.busy[static_cast<size_t>(rank)] += durations_.of(action);
     state.live += in_flight_change(action);
     int& peak = timeline_.peak_in_flight[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
@@ -160,7 +160,7 @@ class Simulation {
     own_s.push_back(start_s);
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
-    timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
+    timeline_.busy[static_cast<size_t>(rank)] += durations_.of(action);
     if (exists(after)) woken_.push_back(after);
     return true;
   }
@@ -192,9 +192,9 @@ class Simulation {
     if (message.sent_s == kUnknown_s || message.posted_s == kUnknown_s) return;
     message.there_s = std::max(message.posted_s, message.sent_s);
     Span& span = timeline_.spans[message.span];
-    span.start_s = std::max(message.posted_s, message.began_s);
-    span.end_s = message.there_s;
-    timeline_.makespan_s = std::max(timeline_.makespan_s, span.end_s);
+    span.start = std::max(message.posted_s, message.began_s);
+    span.end = message.there_s;
+    timeline_.makespan = std::max(timeline_.makespan, span.end);
     wake(stage);
   }
 
@@ -210,7 +210,7 @@ class Simulation {
 
   void add(int rank, const Action& action, double start_s, double end_s) {
     timeline_.spans[span_index(rank)] = {rank, facts(action.kind).stream, action, start_s, end_s};
-    timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
+    timeline_.makespan = std::max(timeline_.makespan, end_s);
   }
 
   /// Index in timeline_.spans of the rank's next Action.
@@ -235,17 +235,17 @@ class Simulation {
 
 }  // namespace
 
-Durations Durations::of(double forward_s, double input_s, double weight_s) {
+Durations Durations::of(double forward, double input, double weight) {
   return Durations{}
-      .with(ActionKind::F, forward_s)
-      .with(ActionKind::B, input_s + weight_s)
-      .with(ActionKind::I, input_s)
-      .with(ActionKind::W, weight_s);
+      .with(ActionKind::F, forward)
+      .with(ActionKind::B, input + weight)
+      .with(ActionKind::I, input)
+      .with(ActionKind::W, weight);
 }
 
-Durations Durations::with(ActionKind kind, double seconds_of_it) const {
+Durations Durations::with(ActionKind kind, double duration) const {
   Durations out = *this;
-  out.seconds[static_cast<size_t>(kind)] = seconds_of_it;
+  out.times[static_cast<size_t>(kind)] = duration;
   return out;
 }
 
@@ -253,15 +253,15 @@ double Durations::of(const Action& action) const {
   if (!own.empty() && !is_message(action)) return own.at(action);
   const auto kind = static_cast<size_t>(action.kind);
   if (action.kind == ActionKind::REDUCE && action.microbatch >= 0 &&
-      static_cast<size_t>(action.microbatch) < reduce_s.size())
-    return reduce_s[static_cast<size_t>(action.microbatch)];
-  if (is_message(action)) return link_s;
-  return stage_seconds.empty() ? seconds[kind] : stage_seconds.at(static_cast<size_t>(action.stage))[kind];
+      static_cast<size_t>(action.microbatch) < reduce_times.size())
+    return reduce_times[static_cast<size_t>(action.microbatch)];
+  if (is_message(action)) return link_time;
+  return stage_times.empty() ? times[kind] : stage_times.at(static_cast<size_t>(action.stage))[kind];
 }
 
 double Durations::link(int from, int to) const {
-  const auto found = links_s.find({from, to});
-  return found == links_s.end() ? link_s : found->second;
+  const auto found = link_times.find({from, to});
+  return found == link_times.end() ? link_time : found->second;
 }
 
 Timeline simulate(const Schedule& schedule, const Durations& durations) {

@@ -4,12 +4,12 @@
 // The model of execution:
 // - A rank computes in its row's order, one Action at a time. A computation waits for the results that it reads.
 // - Communication is posted at its position in the row and runs in the background, on its own stream. A SEND begins
-//   when it is posted and its stream is free, and takes link_s. A RECV ends when the message has arrived.
-// - Without SEND and RECV in the schedule, a stage on another rank sees a result link_s after it is made.
+//   when it is posted and its stream is free, and takes link_time. A RECV ends when the message has arrived.
+// - Without SEND and RECV in the schedule, a stage on another rank sees a result link_time after it is made.
 // - The computations of a stage wait for its UNSHARD.
-// - A barrier of the vocabulary layers opens barrier_s after the last rank has fed it.
-// - STEP and FINALIZE begin link_s after the rank that they wait for has begun its own: the k-th of a row waits for the
-//   k-th of the other row.
+// - A barrier of the vocabulary layers opens barrier_time after the last rank has fed it.
+// - STEP and FINALIZE begin link_time after the rank that they wait for has begun its own: the k-th of a row waits for
+//   the k-th of the other row.
 #pragma once
 
 #include <array>
@@ -25,33 +25,33 @@ namespace orthant {
 
 /// Durations of Actions, in seconds or any other common unit.
 struct Durations {
-  std::array<double, kActionKinds> seconds{};  // by kind, except SEND and RECV, which take link()
-  /// Durations by stage and kind, which replace `seconds`. Empty, or one entry per stage.
-  std::vector<std::array<double, kActionKinds>> stage_seconds;
-  double link_s = 0;             // one message between neighboring stages on different ranks
-  std::map<std::pair<int, int>, double> links_s;  // exceptions from link_s, by sending and receiving rank
-  double barrier_s = 0;          // one collective of the vocabulary layers
+  std::array<double, kActionKinds> times{};  // by kind, except SEND and RECV, which take link()
+  /// Durations by stage and kind, which replace `times`. Empty, or one entry per stage.
+  std::vector<std::array<double, kActionKinds>> stage_times;
+  double link_time = 0;                              // one message between neighboring stages on different ranks
+  std::map<std::pair<int, int>, double> link_times;  // exceptions from link_time, by sending and receiving rank
+  double barrier_time = 0;                           // one collective of the vocabulary layers
   std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
-  std::vector<double> reduce_s;  // by gradient bucket; replaces seconds[REDUCE]
+  std::vector<double> reduce_times;  // by gradient bucket; replaces times[REDUCE]
   bool overlap_reduce = true;    // REDUCE overlaps with later computation of its row; false: the row waits for it
 
   /// The given durations for F, I and W, and B = I + W, on every stage.
-  static Durations of(double forward_s, double input_s, double weight_s);
+  static Durations of(double forward, double input, double weight);
   /// A copy with another duration for one kind.
-  Durations with(ActionKind kind, double seconds_of_it) const;
+  Durations with(ActionKind kind, double duration) const;
   /// Duration of the Action.
   double of(const Action& action) const;
   /// Duration of one message between two ranks.
   double link(int from, int to) const;
 };
 
-/// One Action of a Timeline.
+/// One Action of a Timeline, with its start and end in the timeline's unit.
 struct Span {
   int rank;
   Stream stream;
   Action action;
-  double start_s;
-  double end_s;
+  double start;
+  double end;
 
   bool operator==(const Span&) const = default;
 };
@@ -59,10 +59,10 @@ struct Span {
 /// Result of a simulation or a measurement: the start and end of every Action, and summary figures.
 struct Timeline {
   std::vector<Span> spans;  // ordered by rank, then by index in the row
-  double makespan_s = 0;
+  double makespan = 0;
   std::string unit = "s";              // unit of all times
-  std::vector<double> busy_s;          // computation time, by rank
-  double bubble = 0;                   // idle fraction: 1 - sum of busy_s / (ranks * makespan_s)
+  std::vector<double> busy;            // computation time, by rank
+  double bubble = 0;                   // idle fraction: 1 - sum of busy / (ranks * makespan)
   std::vector<int> peak_in_flight;     // maximum number of (stage, microbatch) pairs between F and B or W, by rank
 };
 

@@ -18,10 +18,10 @@ constexpr std::array<std::string_view, kStreams> kStreamNames = {"compute", "sen
 /// Index of a thread of the stream that is free when the span starts; adds one if needed. `free_s` is the time at which
 /// each thread is free.
 size_t thread_for(std::vector<double>& free_s, const Span& span) {
-  const auto found = std::find_if(free_s.begin(), free_s.end(), [&](double at_s) { return at_s <= span.start_s; });
+  const auto found = std::find_if(free_s.begin(), free_s.end(), [&](double at_s) { return at_s <= span.start; });
   const auto index = static_cast<size_t>(found - free_s.begin());
   if (found == free_s.end()) free_s.push_back(0);
-  free_s[index] = span.end_s;
+  free_s[index] = span.end;
   return index;
 }
 
@@ -29,10 +29,10 @@ size_t thread_for(std::vector<double>& free_s, const Span& span) {
 
 std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<std::string, double>>& notes) {
   std::vector<Span> spans = timeline.spans;
-  std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start_s < b.start_s; });
+  std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
   std::map<std::pair<int, size_t>, std::vector<double>> threads;  // free times of the threads, by rank and stream
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  for (size_t rank = 0; rank < timeline.busy_s.size(); ++rank)
+  for (size_t rank = 0; rank < timeline.busy.size(); ++rank)
     fmt::format_to(std::back_inserter(out),
                    "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n",
                    rank);
@@ -43,7 +43,7 @@ std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<s
                    "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
                    "\"dur\":{:.3f},\"args\":{{\"stage\":{},\"microbatch\":{}}}}},\n",
                    span.rank, stream + kStreams * thread, kTracePrefix, to_string(span.action), kStreamNames[stream],
-                   span.start_s * 1e6, (span.end_s - span.start_s) * 1e6, span.action.stage, span.action.microbatch);
+                   span.start * 1e6, (span.end - span.start) * 1e6, span.action.stage, span.action.microbatch);
   }
   for (const auto& [key, free_s] : threads)
     for (size_t thread = 0; thread < free_s.size(); ++thread)

@@ -11,8 +11,7 @@
 //   - If there is any REDUCE: every stage has buckets 0, 1, ... once each, or one REDUCE for all of them, after all
 //     Actions that add to its gradients.
 //   - If there is any FINALIZE or STEP: every rank has one of each, and STEP is the last Action of its row. Before
-//   FINALIZE
-//     a rank writes no gradients. The two ends of a message are both before FINALIZE or both after it.
+//     FINALIZE a rank writes no gradients. The two ends of a message are both before FINALIZE or both after it.
 //   - The rows terminate even if every SEND and RECV is a rendezvous (progress.h). If they do not, the report says
 //     which ranks wait at which Action for which other Action.
 #pragma once

@@ -46,8 +46,10 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
         for (const TensorChoice& choice : tensor_choices(plan)) {
           if (!choice.chosen) continue;
           const double layers = static_cast<double>(plan.architecture.num_hidden_layers);
-          const double words = (choice.words.forward + choice.words.backward) * layers * ranks;
-          EXPECT_NEAR(bytes / 4 / words, 1, 1e-12) << mesh << ", local batch " << local << ", recompute " << recompute;
+          const double elements =
+              (choice.received_elements.forward + choice.received_elements.backward) * layers * ranks;
+          EXPECT_NEAR(bytes / 4 / elements, 1, 1e-12)
+              << mesh << ", local batch " << local << ", recompute " << recompute;
           EXPECT_EQ(choice.sent_bytes, plan.largest_communication_bytes());
         }
       }
@@ -75,8 +77,8 @@ TEST(TensorChoices, WordsKnowOfSplitBackwards) {
       }
       for (const TensorChoice& choice : tensor_choices(plan)) {
         if (!choice.chosen) continue;
-        const double words = (choice.words.forward + choice.words.backward) * 4 * ranks / 2;
-        EXPECT_NEAR(bytes / 4 / words, 1, 1e-12) << schedule << ", " << keys.back();
+        const double elements = (choice.received_elements.forward + choice.received_elements.backward) * 4 * ranks / 2;
+        EXPECT_NEAR(bytes / 4 / elements, 1, 1e-12) << schedule << ", " << keys.back();
       }
     }
   }

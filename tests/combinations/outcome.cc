@@ -86,7 +86,7 @@ std::string CombinationRunner::difference(const Settings& settings, const Change
   const Config config = checked(settings);
   const TrainingData& data = data_of(config);
   Plan plan = advised_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
-  require_telling_bounds(plan);
+  check_bounds_detect_mistakes(plan);
   try {
     if (!change) return verify_against(oracle_of(config), plan, data).first_difference;
     OracleTrace oracle = oracle_of(config);

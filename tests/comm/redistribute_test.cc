@@ -54,8 +54,8 @@ std::vector<at::Tensor> place(Random& random, const at::Tensor& global, const Me
   for (int rank = 0; rank < mesh.size(); ++rank) {
     int leader = rank;
     for (const Axis& axis : mesh.axes) {
-      const Placing what = placement(layout, axis.name).what;
-      if (what == Placing::R || what == Placing::I) leader = mesh.rank_at(leader, axis.name, 0);
+      const AxisPlacementKind kind = axis_placement(layout, axis.name).kind;
+      if (kind == AxisPlacementKind::R || kind == AxisPlacementKind::I) leader = mesh.rank_at(leader, axis.name, 0);
     }
     parts[static_cast<size_t>(rank)] = parts[static_cast<size_t>(leader)].clone();
   }

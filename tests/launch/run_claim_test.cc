@@ -35,8 +35,8 @@ std::string refusal(const Store& store, const Launch& launch, const std::string&
 // All keys of the store with their values, sorted.
 std::vector<std::string> contents(const Store& store) {
   std::vector<std::string> all;
-  for (const auto& key : store.handle().board->listKeys())
-    all.push_back(key + " = " + store.handle().board->get_to_str(key));
+  for (const auto& key : store.handle().store->listKeys())
+    all.push_back(key + " = " + store.handle().store->get_to_str(key));
   std::sort(all.begin(), all.end());
   return all;
 }

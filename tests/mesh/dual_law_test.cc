@@ -15,7 +15,7 @@ int64_t paired(const Mesh& mesh, const Layout& layout, Ranks& values, Ranks& gra
   int64_t sum = 0;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const bool copy = std::any_of(mesh.axes.begin(), mesh.axes.end(), [&](const Axis& axis) {
-      return placement(layout, axis.name).what == Placing::I && mesh.coord(rank, axis.name) != 0;
+      return axis_placement(layout, axis.name).kind == AxisPlacementKind::I && mesh.coord(rank, axis.name) != 0;
     });
     if (copy) continue;
     const Array& a = values.local(rank);

@@ -31,10 +31,10 @@ TEST(Layout, ComparesPartialAndReplicatedAxesAsSets) {
 
 TEST(Layout, SeenAlongOneAxis) {
   const Layout layout = parse_layout("[-, S(a, b)] P(c) R(d)");
-  EXPECT_EQ(placement(layout, "b"), (Placement{Placing::S, 1, 1}));
-  EXPECT_EQ(placement(layout, "c").what, Placing::P);
-  EXPECT_EQ(placement(layout, "d").what, Placing::R);
-  EXPECT_EQ(placement(layout, "e").what, Placing::I);
+  EXPECT_EQ(axis_placement(layout, "b"), (AxisPlacement{AxisPlacementKind::S, 1, 1}));
+  EXPECT_EQ(axis_placement(layout, "c").kind, AxisPlacementKind::P);
+  EXPECT_EQ(axis_placement(layout, "d").kind, AxisPlacementKind::R);
+  EXPECT_EQ(axis_placement(layout, "e").kind, AxisPlacementKind::I);
   EXPECT_EQ(dual(layout), parse_layout("[-, S(a, b)] P(d) R(c)"));
 }
 
@@ -61,7 +61,7 @@ TEST(Layout, ShardsTileTheTensor) {
     Array owners = zeros(shape);
     int copies = 1;
     for (const Axis& axis : mesh.axes)
-      if (placement(layout, axis.name).what != Placing::S) copies *= axis.size;
+      if (axis_placement(layout, axis.name).kind != AxisPlacementKind::S) copies *= axis.size;
     for (int rank = 0; rank < mesh.size(); ++rank) {
       const std::vector<Range> ranges = local_ranges(mesh, layout, shape, rank);
       for_each_index(local_shape(mesh, layout, shape, rank), [&](std::vector<int64_t> index) {

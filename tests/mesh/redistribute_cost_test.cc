@@ -83,13 +83,13 @@ std::vector<Layout> without(const Layout& layout, const std::string& axis) {
 int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std::vector<int64_t>& shape) {
   using enum CollectiveKind;
   for (const Axis& axis : mesh.axes) {
-    const Placement p = placement(a, axis.name), q = placement(b, axis.name);
+    const AxisPlacement p = axis_placement(a, axis.name), q = axis_placement(b, axis.name);
     if (p == q || without(a, axis.name).empty() || without(a, axis.name) != without(b, axis.name)) continue;
-    const bool from_split = p.what == Placing::S, to_split = q.what == Placing::S;
+    const bool from_split = p.kind == AxisPlacementKind::S, to_split = q.kind == AxisPlacementKind::S;
     if (from_split && to_split && p.dim == q.dim) continue;
     Collective step = {.kind = relabel, .axis = axis.name, .from_dim = p.dim, .to_dim = q.dim, .after = b};
-    if (from_split) step.kind = to_split ? all_to_all : q.what == Placing::P ? pad : all_gather;
-    if (p.what == Placing::P) step.kind = to_split ? reduce_scatter : all_reduce;
+    if (from_split) step.kind = to_split ? all_to_all : q.kind == AxisPlacementKind::P ? pad : all_gather;
+    if (p.kind == AxisPlacementKind::P) step.kind = to_split ? reduce_scatter : all_reduce;
     int64_t busiest = 0;
     if (communicates(step.kind))
       for (int rank = 0; rank < mesh.size(); ++rank)
@@ -122,17 +122,18 @@ TEST(Redistribute, FindsTheCheapestPathThatAnExhaustiveSearchFinds) {
     // The rules of redistribute(): a value becomes partial only if the target is. An axis moves only if its placement
     // changes, or if an axis outside it on the same dim moves.
     const auto stays = [&](const std::string& axis) {
-      const Placement p = placement(layouts[from], axis), q = placement(to, axis);
-      if (p != q || p.what != Placing::S) return p == q;
+      const AxisPlacement p = axis_placement(layouts[from], axis), q = axis_placement(to, axis);
+      if (p != q || p.kind != AxisPlacementKind::S) return p == q;
       const auto &a = layouts[from].split[static_cast<size_t>(p.dim)], &b = to.split[static_cast<size_t>(p.dim)];
       return std::equal(a.begin(), a.begin() + p.depth, b.begin());
     };
     const auto allowed = [&](size_t a, size_t b) {
       return std::all_of(mesh.axes.begin(), mesh.axes.end(), [&](const Axis& axis) {
-        const Placement p = placement(layouts[a], axis.name), q = placement(layouts[b], axis.name);
+        const AxisPlacement p = axis_placement(layouts[a], axis.name), q = axis_placement(layouts[b], axis.name);
         if (p == q) return true;
         if (stays(axis.name)) return false;
-        return p.what == Placing::P || q.what != Placing::P || placement(to, axis.name).what == Placing::P;
+        return p.kind == AxisPlacementKind::P || q.kind != AxisPlacementKind::P ||
+               axis_placement(to, axis.name).kind == AxisPlacementKind::P;
       });
     };
     std::vector<int64_t> best(n, std::numeric_limits<int64_t>::max());

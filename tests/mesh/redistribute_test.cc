@@ -82,7 +82,7 @@ TEST(Redistribute, RingKindsThatKeepTheLayoutSendTheirBytes) {
     for (const CollectiveKind kind : {CollectiveKind::broadcast, CollectiveKind::reduce, CollectiveKind::shift}) {
       const Collective step = {.kind = kind, .axis = c.mesh.axes[0].name, .after = c.to};
       // Only over an axis that does not shard the tensor, so that all members hold arrays of one shape.
-      if (placement(c.from, step.axis).what == Placing::S) continue;
+      if (axis_placement(c.from, step.axis).kind == AxisPlacementKind::S) continue;
       Ranks ranks(c.mesh, c.from, tensor, random);
       ranks.carry_out(step);
       for (int rank = 0; rank < c.mesh.size(); ++rank)

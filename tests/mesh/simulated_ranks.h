@@ -114,8 +114,8 @@ class Ranks {
   /// The rank with coordinate 0 along all axes over which the layout holds copies (R and I).
   int first_copy(const Layout& layout, int rank) const {
     for (const Axis& axis : mesh_.axes) {
-      const Placing what = placement(layout, axis.name).what;
-      if (what == Placing::R || what == Placing::I) rank = mesh_.rank_at(rank, axis.name, 0);
+      const AxisPlacementKind kind = axis_placement(layout, axis.name).kind;
+      if (kind == AxisPlacementKind::R || kind == AxisPlacementKind::I) rank = mesh_.rank_at(rank, axis.name, 0);
     }
     return rank;
   }

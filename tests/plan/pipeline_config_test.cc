@@ -140,7 +140,7 @@ TEST(PipelineConfig, PostValidation) {
     EXPECT_EQ(sgd.memory[rank].optimizer, (rank == 3 ? 1 : 3) * plain.memory[rank].parameters);
     EXPECT_EQ(post.memory[rank].activations, plain.memory[rank].activations);
   }
-  EXPECT_EQ(post.timeline.makespan_s, plain.timeline.makespan_s);
+  EXPECT_EQ(post.timeline.makespan, plain.timeline.makespan);
   int64_t numbers = StepSignals::elements(4), sends = 0;
   for (const NormSlots& slots : norm_slots(post)) numbers += static_cast<int64_t>(slots.parameters.size());
   for (const CommunicationEntry& entry : post.communication) {

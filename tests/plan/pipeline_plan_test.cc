@@ -81,7 +81,7 @@ TEST(Stages, AreEqualOrAsTheRunFileSaysOrByCost) {
   EXPECT_EQ(layers_of(plan_of(3, "1f1b", heavy)), (std::vector<int64_t>{8, 8, 0}));
 }
 
-double busiest(const Plan& plan) { return *std::max_element(plan.timeline.busy_s.begin(), plan.timeline.busy_s.end()); }
+double busiest(const Plan& plan) { return *std::max_element(plan.timeline.busy.begin(), plan.timeline.busy.end()); }
 
 // With two stages per rank, the split by cost minimizes the work of the busiest rank. The test tries every split.
 TEST(Stages, ByCostNoOthersBusiestRankDoesLess) {
@@ -131,11 +131,11 @@ TEST(Schedules, AreMadeForThePassesThereAre) {
         const Plan plan = plan_of(ranks, name, more);
         const Schedule equal = add_messages(pipeline_schedule(name).make({ranks, 2, 8}));
         const Timeline timeline = simulate(equal, estimate_durations(plan, plan.stages));
-        EXPECT_LE(plan.timeline.makespan_s, timeline.makespan_s) << name << " on " << ranks;
+        EXPECT_LE(plan.timeline.makespan, timeline.makespan) << name << " on " << ranks;
         for (size_t rank = 0; rank < equal.rows.size(); ++rank)
           EXPECT_LE(plan.timeline.peak_in_flight[rank], timeline.peak_in_flight[rank]) << name << " on " << ranks;
         if (ranks == 2 && more == wide && name == std::string("v_half")) {
-          EXPECT_LT(plan.timeline.makespan_s, 0.97 * timeline.makespan_s) << name;
+          EXPECT_LT(plan.timeline.makespan, 0.97 * timeline.makespan) << name;
         }
       }
     }
@@ -153,7 +153,7 @@ TEST(ScheduleChoices, AreThePlansOfTheOtherSchedules) {
     const Plan other = plan_of(4, choice.name);
     EXPECT_EQ(choice.bubble, other.timeline.bubble) << choice.name;
     EXPECT_EQ(choice.memory_bytes, other.largest_memory_bytes()) << choice.name;
-    EXPECT_EQ(choice.makespan, other.timeline.makespan_s) << choice.name;
+    EXPECT_EQ(choice.makespan, other.timeline.makespan) << choice.name;
   }
   EXPECT_EQ(chosen, 1);
   const auto named = [&](const std::string& name) {

@@ -133,7 +133,7 @@ TEST(VocabularyPlan, BalancesParameters) {
 }
 
 TEST(VocabularyPlan, BalancesCompute) {
-  const auto ratio = [](const Plan& plan) { return spread(plan.timeline.busy_s); };
+  const auto ratio = [](const Plan& plan) { return spread(plan.timeline.busy); };
   EXPECT_GT(ratio(plan_of(4, "none")), 3);
   for (const PipelineSchedule& schedule : pipeline_schedules()) {
     for (const char* how : {"naive", "algorithm_1", "algorithm_2"}) {
@@ -144,10 +144,10 @@ TEST(VocabularyPlan, BalancesCompute) {
       EXPECT_EQ(passes.output.size(), how == std::string("naive") ? 3u : 2u);
       // The total work equals that with an unsharded vocabulary.
       double all = 0;
-      for (const double busy : plan.timeline.busy_s) all += busy;
+      for (const double busy : plan.timeline.busy) all += busy;
       const Plan whole = plan_of(4, "none");
       double want = 0;
-      for (const double busy : whole.timeline.busy_s) want += busy;
+      for (const double busy : whole.timeline.busy) want += busy;
       EXPECT_NEAR(all / want, 1, 1e-9) << how << ", " << schedule.name;
     }
   }
@@ -162,7 +162,7 @@ TEST(VocabularyPlan, VHalfIsBalancedInBoth) {
       int64_t& sum = parameters.emplace_back(0);
       for (const ParameterInfo& parameter : plan.parameters_of(rank)) sum += parameter.shard_size();
     }
-    return std::pair(spread(plan.timeline.busy_s), spread(parameters));
+    return std::pair(spread(plan.timeline.busy), spread(parameters));
   };
   for (const int vocabulary : {32000, 64000, 128000, 256000}) {
     for (const char* how : {"algorithm_1", "algorithm_2"}) {
@@ -223,7 +223,7 @@ TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
 // With both capped logits and label smoothing, the slopes of the cap are multiplied separately: five products in place
 // of three.
 TEST(VocabularyPlan, CountsWhatSmoothingOfCappedLogitsMultiplies) {
-  const auto busy = [](const char* how, const Words& loss) { return plan_of(4, how, loss).timeline.busy_s[0]; };
+  const auto busy = [](const char* how, const Words& loss) { return plan_of(4, how, loss).timeline.busy[0]; };
   const std::string capped = "model.final_logit_softcapping=30", smoothed = "training.label_smoothing=0.1";
   for (const char* how : {"naive", "algorithm_1", "algorithm_2"}) {
     const double plain = busy(how, {});
@@ -268,7 +268,7 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   for (const VocabularyChoice& choice : choices) {
     EXPECT_EQ(choice.chosen, choice.name == "algorithm_1");
     const Plan other = plan_of(4, choice.name);
-    EXPECT_EQ(choice.makespan, other.timeline.makespan_s) << choice.name;
+    EXPECT_EQ(choice.makespan, other.timeline.makespan) << choice.name;
     EXPECT_EQ(choice.memory_bytes, other.largest_memory_bytes()) << choice.name;
   }
   EXPECT_LT(named("redistribution").makespan, named("none").makespan);

@@ -42,7 +42,7 @@ std::vector<Held> measure(const Plan& plan) {
     if (plan.post_validates()) {  // the peak of step 2 may precede the copies
       ThreadMemory::reset();
       session.advance(3, {}, [](const StepResult&) {});
-      session.settle([](const StepResult&) {});
+      session.finalize_pending_step([](const StepResult&) {});
     }
     ranks[static_cast<size_t>(rank)] = {ThreadMemory::peak(), session.peak_in_flight()};
   });

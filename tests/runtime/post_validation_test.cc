@@ -24,15 +24,15 @@ struct Injection {
   std::vector<std::pair<int64_t, double>> factors;
 };
 
-struct Told {
+struct FinalResult {
   double loss = 0, norm = 0;
-  bool operator==(const Told& other) const {
+  bool operator==(const FinalResult& other) const {
     const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
     return same(loss, other.loss) && same(norm, other.norm);
   }
 };
 struct RankCourse {
-  std::vector<Told> told;  // by step
+  std::vector<FinalResult> results;  // by step
   at::Tensor masters, values;
   std::vector<at::Tensor> optimizer_state;
   Traffic traffic;
@@ -44,7 +44,7 @@ struct Training {
   Injection injection;
   std::string resume_from;
   bool save = false;
-  int64_t settle_every = 0;
+  int64_t finalize_every = 0;
 };
 
 /// Multiplies once per step, after the step's last microbatch has added its gradient.
@@ -84,10 +84,10 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
       course.values = session.weights().values().clone();
       course.optimizer_state = copy_state(session.optimizer());
     };
-    const auto known = [&](const StepResult& result) {
+    const auto on_final_result = [&](const StepResult& result) {
       EXPECT_EQ(result.step, state.step + 1);
       state.step = result.step, state.tokens += result.tokens;
-      course.told.push_back({result.loss, result.norm});
+      course.results.push_back({result.loss, result.norm});
       if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
       note();
       course.not_finite = session.find_first_not_finite(result.step).what;
@@ -96,10 +96,10 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     const Traffic before = comm.total_traffic();
     try {
       for (int64_t step = state.step + 1; step <= run.steps; ++step) {
-        session.advance(step, {}, known);
-        if (run.settle_every > 0 && step % run.settle_every == 0) session.settle(known);
+        session.advance(step, {}, on_final_result);
+        if (run.finalize_every > 0 && step % run.finalize_every == 0) session.finalize_pending_step(on_final_result);
       }
-      session.settle(known);
+      session.finalize_pending_step(on_final_result);
       note();
       const Traffic after = comm.total_traffic();
       course.traffic = {after.calls - before.calls, after.bytes - before.bytes};
@@ -112,7 +112,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
 
 void expect_same(const std::vector<RankCourse>& have, const std::vector<RankCourse>& want, const std::string& what) {
   for (size_t rank = 0; rank < want.size(); ++rank) {
-    EXPECT_EQ(have[rank].told, want[rank].told) << what << ", rank " << rank;
+    EXPECT_EQ(have[rank].results, want[rank].results) << what << ", rank " << rank;
     EXPECT_TRUE(have[rank].masters.equal(want[rank].masters)) << what << ", rank " << rank;
     EXPECT_TRUE(have[rank].values.equal(want[rank].values)) << what << ", rank " << rank;
     EXPECT_TRUE(same_state(have[rank].optimizer_state, want[rank].optimizer_state)) << what << ", rank " << rank;
@@ -179,10 +179,10 @@ SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
       // Two consecutive steps and the last one exceed the limit. The first step is waited for in any case.
       const Training course{.steps = 7, .injection = {last, {{3, 1e6}, {4, 1e6}, {7, 1e6}}}};
       const Both both = run_both(run, ranks, with(keys, {limit(100)}), course, name + ", " + dtype);
-      const std::vector<Told>& told = both.ranks[0].told;
-      ASSERT_EQ(told.size(), 7u);
-      for (size_t step = 0; step < told.size(); ++step)
-        EXPECT_EQ(told[step].norm > 100, step == 2 || step == 3 || step == 6) << name << ": " << told[step].norm;
+      const std::vector<FinalResult>& results = both.ranks[0].results;
+      ASSERT_EQ(results.size(), 7u);
+      for (size_t step = 0; step < results.size(); ++step)
+        EXPECT_EQ(results[step].norm > 100, step == 2 || step == 3 || step == 6) << name << ": " << results[step].norm;
       EXPECT_TRUE(sent_again(both.plan, both.ranks, 7)) << name;
     }
   }
@@ -218,7 +218,7 @@ SWEEP_TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
       const Both both = run_both(run, ranks, with(keys, {limit(max_norm)}), course, name);
       bool found = false;
       for (const RankCourse& rank : both.ranks) {
-        EXPECT_EQ(rank.told.size(), 4u) << name;
+        EXPECT_EQ(rank.results.size(), 4u) << name;
         found |= says(rank.not_finite, {"the gradient of"});
       }
       EXPECT_TRUE(found) << name;
@@ -243,7 +243,7 @@ TEST(PostValidation, RanksWithoutASequenceTakePart) {
   const TinyRun run({"training.global_batch_size=1", "training.local_batch_size=1", "model.num_hidden_layers=4"});
   const Words keys = pipeline("1f1b", 2, {"parallelism.data_parallel_degree=2", limit(100)});
   const Both both = run_both(run, 4, keys, {.injection = {1, {{3, 1e6}}}}, "one sequence for two");
-  EXPECT_GT(both.ranks[0].told[2].norm, 100);
+  EXPECT_GT(both.ranks[0].results[2].norm, 100);
 }
 
 TEST(PostValidation, GoesOnFromACheckpoint) {
@@ -267,8 +267,8 @@ TEST(PostValidation, SettledAtAnyStepIsTheSame) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
   const Words keys = pipeline("zb_v", 2, {limit(100)});
   for (const int64_t every : {1, 2, 3}) {
-    const Training course{.injection = {1, {{2, 1e6}, {3, 1e6}, {6, 1e6}}}, .settle_every = every};
-    run_both(run, 2, keys, course, fmt::format("settled every {} steps", every));
+    const Training course{.injection = {1, {{2, 1e6}, {3, 1e6}, {6, 1e6}}}, .finalize_every = every};
+    run_both(run, 2, keys, course, fmt::format("finalized every {} steps", every));
   }
 }
 

@@ -85,12 +85,12 @@ TEST(Precision, BoundsThatHideMistakesAreRefused) {
   std::vector<std::string> staged = many;
   staged.emplace_back("parallelism.pipeline_parallel_degree=2");
   for (const auto& words : {many, staged}) {
-    const std::string error = message_of<ConfigError>([&] { require_telling_bounds(plan_in(words, "float32")); });
+    const std::string error = message_of<ConfigError>([&] { check_bounds_detect_mistakes(plan_in(words, "float32")); });
     EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1,048,576 tokens", "\"float64\"", "global_batch_size"}))
         << error;
   }
-  EXPECT_NO_THROW(require_telling_bounds(plan_in(many, "float64")));
-  for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(require_telling_bounds(plan_in({}, dtype)));
+  EXPECT_NO_THROW(check_bounds_detect_mistakes(plan_in(many, "float64")));
+  for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(check_bounds_detect_mistakes(plan_in({}, dtype)));
 }
 
 }  // namespace

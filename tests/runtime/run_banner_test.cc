@@ -10,16 +10,19 @@
 namespace orthant::run_banner_test {
 namespace {
 
-TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
-  Config config;
-  EXPECT_EQ(describe_tokenizer(config), "byte tokenizer");
-  config.data.tokenizer = "train:8000";
-  EXPECT_EQ(describe_tokenizer(config), "tokenizer of 8000 pieces, trained on this data");
-  config.data.tokenizer = "models/jargon.model";
-  EXPECT_EQ(describe_tokenizer(config), "tokenizer jargon.model");
+TEST(RunBanner, DescribesTheTokenizer) {
+  const TinyRun run;
+  Plan plan = run.plan(1);
+  const auto data_with = [&](const char* tokenizer) {
+    plan.config.data.tokenizer = tokenizer;
+    return make_banner(plan, run.data(), {}).data;
+  };
+  EXPECT_TRUE(data_with("byte").ends_with(", byte tokenizer"));
+  EXPECT_TRUE(data_with("train:8000").ends_with(", tokenizer of 8000 pieces, trained on this data"));
+  EXPECT_TRUE(data_with("models/jargon.model").ends_with(", tokenizer jargon.model"));
 }
 
-TEST(RunBoxes, Banner) {
+TEST(RunBanner, Banner) {
   const TinyRun run;
   const Banner two = make_banner(run.plan(2), run.data(), {.warnings = {"scarce"}});
   EXPECT_EQ(two.mesh, "data 2");
@@ -36,7 +39,7 @@ TEST(RunBoxes, Banner) {
   }
 }
 
-TEST(RunBoxes, SummaryOfStepsAndValidations) {
+TEST(RunBanner, SummaryOfStepsAndValidations) {
   const TinyRun run;
   const Plan plan = run.plan(2);
   const auto step = [](int64_t number, double loss, double seconds) {

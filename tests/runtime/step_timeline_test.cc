@@ -37,8 +37,8 @@ TEST(StepTimeline, BringsClocksTogether) {
     for (size_t rank = 0; rank < 3; ++rank) {
       const Span& span = first.timeline.spans[rank];
       EXPECT_EQ(span.action, schedule.rows[rank][0]);
-      EXPECT_NEAR(span.end_s - span.start_s, 1e-3 * static_cast<double>(rank + 1), 1e-6);
-      latest_s = std::max(latest_s, span.start_s);
+      EXPECT_NEAR(span.end - span.start, 1e-3 * static_cast<double>(rank + 1), 1e-6);
+      latest_s = std::max(latest_s, span.start);
     }
     // With the offsets applied, starts differ by the time that ranks take to leave a barrier; otherwise by 1,000
     // seconds.

@@ -52,13 +52,13 @@ bool balanced(const std::string& svg) {
 
 TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   Durations durations = Durations::of(1, 1, 1);
-  durations.link_s = 0.25;
-  durations.reduce_s = {1};
+  durations.link_time = 0.25;
+  durations.reduce_times = {1};
   const Schedule schedule = add_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
   const Timeline timeline = simulate(schedule, durations);
   const std::string svg = draw_svg(schedule, timeline, "Planned");
   int boxes = 0;
-  for (const Span& span : timeline.spans) boxes += span.end_s > span.start_s ? 1 : 0;
+  for (const Span& span : timeline.spans) boxes += span.end > span.start ? 1 : 0;
   EXPECT_EQ(count(svg, "</title></rect>"), boxes);
   EXPECT_EQ(count(svg, "class=\"box"), 4 * 8 * 2);
   EXPECT_NE(svg.find(">Planned: 4 pipeline ranks, 8 microbatches<"), std::string::npos);
@@ -86,7 +86,7 @@ TEST(Draw, ALegendThatIsLongTakesMoreLines) {
   Random random(53);
   Durations durations = Durations::of(1, 1, 1);
   for (const ActionKind kind : {S, Z, T, E, EB, REDUCE}) durations = durations.with(kind, 1);
-  durations.link_s = 0.25;
+  durations.link_time = 0.25;
   const Schedule plain = random_cut_schedule(random, 2, 2, 6, {{S, Z, T}, true});
   const Schedule schedule = add_reductions(add_messages(plain), {1, 1});
   const std::string svg = draw_svg(schedule, simulate(schedule, durations), "Planned");
@@ -206,8 +206,8 @@ TEST(Draw, KindsAreDistinctForColorBlindReaders) {
     EXPECT_EQ(count(svg, ">embedding, backward<"), cut.input ? 1 : 0);
     EXPECT_NE(chrome_trace(simulate(schedule, times)).find(cut.input ? "PP:0EB5" : "PP:0S5"), std::string::npos);
   }
-  const Schedule settled = with_post_validation(add_messages(dual_pipe_v(4, 8)));
-  const std::string svg = draw_svg(settled, simulate(settled, times), "Planned");
+  const Schedule finalized = with_post_validation(add_messages(dual_pipe_v(4, 8)));
+  const std::string svg = draw_svg(finalized, simulate(finalized, times), "Planned");
   EXPECT_EQ(count(svg, ">optimizer, finalize<"), 1);
   EXPECT_GT(least_difference(svg), 12);
   EXPECT_LT(least_difference(std::regex_replace(svg, std::regex("#646464"), "#a0a0a0")), 12) << "W, to some eyes";
@@ -228,7 +228,7 @@ TEST(Draw, LaterStagesOfARankAreLower) {
 TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
   Random random(51);
   Durations durations = Durations::of(2, 3, 1);
-  durations.link_s = 2.5;
+  durations.link_time = 2.5;
   for (int round = 0; round < 30; ++round) {
     const Schedule schedule = with_weights(add_messages(random_schedule(random, 3, 6, 4)));
     const Timeline timeline = simulate(schedule, durations);

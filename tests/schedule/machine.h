@@ -67,7 +67,7 @@ class Machine {
     if (action.stage >= stages() || owner(action.stage) != rank) return fail();
     const KindFacts& kind = facts(action.kind);
     if (stepped_.contains(rank)) return fail();
-    if (is_step_action(action)) return settle(rank, action);
+    if (is_step_action(action)) return act_on_step(rank, action);
     const bool in_range = action.microbatch >= 0 && action.microbatch < microbatches_;
     if (kind.counts == NumberMeaning::microbatch && !in_range) return fail();
     if (action.kind == ActionKind::UNSHARD) return whole_.insert(action.stage).second || fail();
@@ -82,14 +82,14 @@ class Machine {
   }
 
   /// FINALIZE or STEP: chains over the ranks, STEP from the first to the last, FINALIZE from the last to the first.
-  bool settle(int rank, const Action& action) {
+  bool act_on_step(int rank, const Action& action) {
     const bool step = action.kind == ActionKind::STEP;
     if (action.microbatch >= 0) return fail();
     for (int other = 0; other < action.stage; ++other)
       if (owner(other) == rank) return fail();
     // The gradients of the previous step may still be needed to repeat it.
     if (!step && touched_.contains(rank)) return fail();
-    std::set<int>& done = step ? stepped_ : settled_;
+    std::set<int>& done = step ? stepped_ : finalized_;
     const int before = rank + (step ? -1 : 1);
     if (before >= 0 && before < static_cast<int>(next_.size()) && !done.contains(before)) return false;
     return done.insert(rank).second || fail();
@@ -199,7 +199,7 @@ class Machine {
     if (current(peer) == nullptr || !(*current(peer) == other)) return false;
     if (!made_.contains(tensor)) return fail();
     // One of the two would send or receive it again after undoing the step.
-    const bool anew = settled_.contains(peer) != settled_.contains(owner(action.stage));
+    const bool anew = finalized_.contains(peer) != finalized_.contains(owner(action.stage));
     if (anew || stepped_.contains(peer)) return fail();
     once("message " + to_string(action));
     once("message " + to_string(other));
@@ -231,7 +231,7 @@ class Machine {
         if (cuts_input() && (!done_.contains(part(E, rank, m)) || !done_.contains(part(EB, rank, m)))) return false;
       }
     const bool steps = kinds_.contains(FINALIZE) || kinds_.contains(STEP);
-    if (steps && (settled_.size() != next_.size() || stepped_.size() != next_.size())) return false;
+    if (steps && (finalized_.size() != next_.size() || stepped_.size() != next_.size())) return false;
     int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
       buckets += buckets_[static_cast<size_t>(stage)];
@@ -249,7 +249,7 @@ class Machine {
   int reduced_ = 0;
   std::set<int> sharded_, whole_;
   // Ranks that may have written gradients, completed FINALIZE, completed STEP.
-  std::set<int> touched_, settled_, stepped_;
+  std::set<int> touched_, finalized_, stepped_;
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;
   std::map<int, int> last_weight_, last_vocabulary_;

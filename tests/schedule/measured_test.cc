@@ -18,7 +18,7 @@ namespace {
 Durations uneven(int stages) {
   Durations durations;
   for (int stage = 0; stage < stages; ++stage)
-    durations.stage_seconds.push_back(Durations::of(2 + 0.1 * stage, 3, 1 + 0.3 * stage).seconds);
+    durations.stage_times.push_back(Durations::of(2 + 0.1 * stage, 3, 1 + 0.3 * stage).times);
   return durations;
 }
 
@@ -27,7 +27,7 @@ std::vector<std::vector<std::pair<double, double>>> times_of(const Schedule& sch
   constexpr double kUp_s = 1000;
   std::vector<std::vector<std::pair<double, double>>> rows(schedule.rows.size());
   for (const Span& span : timeline.spans)
-    rows[static_cast<size_t>(span.rank)].emplace_back(kUp_s + span.start_s, kUp_s + span.end_s);
+    rows[static_cast<size_t>(span.rank)].emplace_back(kUp_s + span.start, kUp_s + span.end);
   return rows;
 }
 
@@ -43,7 +43,7 @@ MeasuredStep measured_step() {
     }
   }
   measured.timeline = measured_timeline(measured.schedule, rows);
-  measured.simulated_s = simulate(measured.schedule, own_durations(measured.timeline)).makespan_s;
+  measured.simulated_s = simulate(measured.schedule, own_durations(measured.timeline)).makespan;
   return measured;
 }
 
@@ -51,18 +51,18 @@ TEST(Measured, CountsAsTheSimulationDoes) {
   for (const Schedule& schedule : {one_f_one_b(4, 8), zb_h1(3, 5), add_messages(v_half(4, 8))}) {
     const Timeline simulated = simulate(schedule, uneven(stage_count(schedule)));
     const Timeline measured = measured_timeline(schedule, times_of(schedule, simulated));
-    EXPECT_NEAR(measured.makespan_s, simulated.makespan_s, 1e-9);
+    EXPECT_NEAR(measured.makespan, simulated.makespan, 1e-9);
     EXPECT_NEAR(measured.bubble, simulated.bubble, 1e-9);
     EXPECT_NEAR(max_rank_bubble(measured), max_rank_bubble(simulated), 1e-9);
     EXPECT_EQ(measured.peak_in_flight, simulated.peak_in_flight);
     ASSERT_EQ(measured.spans.size(), simulated.spans.size());
     for (size_t i = 0; i < simulated.spans.size(); ++i) {
       EXPECT_EQ(measured.spans[i].action, simulated.spans[i].action);
-      EXPECT_NEAR(measured.spans[i].start_s, simulated.spans[i].start_s, 1e-9);
-      EXPECT_NEAR(measured.spans[i].end_s, simulated.spans[i].end_s, 1e-9);
+      EXPECT_NEAR(measured.spans[i].start, simulated.spans[i].start, 1e-9);
+      EXPECT_NEAR(measured.spans[i].end, simulated.spans[i].end, 1e-9);
     }
-    for (size_t rank = 0; rank < simulated.busy_s.size(); ++rank)
-      EXPECT_NEAR(measured.busy_s[rank], simulated.busy_s[rank], 1e-9);
+    for (size_t rank = 0; rank < simulated.busy.size(); ++rank)
+      EXPECT_NEAR(measured.busy[rank], simulated.busy[rank], 1e-9);
   }
 }
 
@@ -76,17 +76,17 @@ TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
 TEST(Measured, ItsDurationsGiveTheSameStepAgain) {
   const Schedule schedule = add_reductions(add_messages(v_half(4, 8)), std::vector<int>(8, 1));
   Durations durations = uneven(8);
-  for (auto& stage : durations.stage_seconds) stage[static_cast<size_t>(ActionKind::REDUCE)] = 0.7;
+  for (auto& stage : durations.stage_times) stage[static_cast<size_t>(ActionKind::REDUCE)] = 0.7;
   const Timeline timeline = simulate(schedule, durations);
-  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
-  EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
+  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan, timeline.makespan, 1e-9);
+  EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan, timeline.makespan, 1e-9);
   // If the last microbatch takes half the time of the others, the mean durations reproduce no step.
   Durations halved;
   for (const auto& row : schedule.rows)
     for (const Action& action : row) halved.own[action] = durations.of(action) * (action.microbatch == 7 ? 0.5 : 1);
   const Timeline uneven_step = simulate(schedule, halved);
-  EXPECT_NEAR(simulate(schedule, own_durations(uneven_step)).makespan_s, uneven_step.makespan_s, 1e-9);
-  EXPECT_GT(std::abs(simulate(schedule, mean_durations(uneven_step)).makespan_s - uneven_step.makespan_s), 0.1);
+  EXPECT_NEAR(simulate(schedule, own_durations(uneven_step)).makespan, uneven_step.makespan, 1e-9);
+  EXPECT_GT(std::abs(simulate(schedule, mean_durations(uneven_step)).makespan - uneven_step.makespan), 0.1);
 }
 
 TEST(Measured, MeansAreByStageAndKind) {
@@ -103,11 +103,11 @@ TEST(Measured, MeansAreByStageAndKind) {
 TEST(Measured, WhatMessagesCostIsTheDifference) {
   const Schedule schedule = add_messages(one_f_one_b(4, 8));
   Durations durations = Durations::of(1, 1, 1);
-  const double free_s = simulate(schedule, durations).makespan_s;
-  durations.link_s = 0.5;
+  const double free_s = simulate(schedule, durations).makespan;
+  durations.link_time = 0.5;
   const Timeline timeline = simulate(schedule, durations);
-  EXPECT_GT(timeline.makespan_s, free_s + 1);
-  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan_s, free_s, 1e-9);
+  EXPECT_GT(timeline.makespan, free_s + 1);
+  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan, free_s, 1e-9);
 }
 
 TEST(Measured, ReadsBackWhatItWrote) {
@@ -117,7 +117,7 @@ TEST(Measured, ReadsBackWhatItWrote) {
   EXPECT_EQ(read.clock_error_s, 2.5e-6);
   EXPECT_EQ(read.simulated_s, measured.simulated_s);
   EXPECT_EQ(read.schedule, measured.schedule);
-  EXPECT_NEAR(read.timeline.makespan_s, measured.timeline.makespan_s, 1e-8);
+  EXPECT_NEAR(read.timeline.makespan, measured.timeline.makespan, 1e-8);
   EXPECT_NEAR(read.timeline.bubble, measured.timeline.bubble, 1e-8);
 }
 

@@ -30,11 +30,11 @@ TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
       const Timeline o = simulate(one_f_one_b(p, m), durations);
       EXPECT_EQ(g.bubble, bubble) << p << " " << m;
       EXPECT_EQ(o.bubble, bubble) << p << " " << m;
-      EXPECT_EQ(o.makespan_s, 3.0 * (m + p - 1));
+      EXPECT_EQ(o.makespan, 3.0 * (m + p - 1));
       for (int r = 0; r < p; ++r) {
         EXPECT_EQ(g.peak_in_flight[static_cast<size_t>(r)], m);
         EXPECT_EQ(o.peak_in_flight[static_cast<size_t>(r)], std::min(m, p - r));
-        EXPECT_EQ(o.busy_s[static_cast<size_t>(r)], 3.0 * m);
+        EXPECT_EQ(o.busy[static_cast<size_t>(r)], 3.0 * m);
       }
     }
 }
@@ -44,74 +44,74 @@ TEST(Simulate, UnequalTimesOfForwardAndBackward) {
   const Durations durations = Durations::of(10, 9, 7);
   for (int p : {2, 3, 5, 8})
     for (int m : {8, 13}) {
-      EXPECT_EQ(simulate(gpipe(p, m), durations).makespan_s, 26.0 * (m + p - 1));
-      EXPECT_EQ(simulate(one_f_one_b(p, m), durations).makespan_s, 26.0 * (m + p - 1));
+      EXPECT_EQ(simulate(gpipe(p, m), durations).makespan, 26.0 * (m + p - 1));
+      EXPECT_EQ(simulate(one_f_one_b(p, m), durations).makespan, 26.0 * (m + p - 1));
     }
 }
 
 TEST(Simulate, SplitBackwardFillsTheBubbleOfZbH1) {
-  EXPECT_EQ(simulate(zb_h1(4, 8), Durations::of(1, 1, 1)).makespan_s, 27);
+  EXPECT_EQ(simulate(zb_h1(4, 8), Durations::of(1, 1, 1)).makespan, 27);
   for (int p : {2, 4, 8})
     for (int m : {p, 2 * p, 3 * p}) {
       const Timeline t = simulate(zb_h1(p, m), Durations::of(1, 1, 1));
       // The bubble of a rank is (p - 1)(f + b - w), against (p - 1)(f + b + w) for 1F1B.
-      EXPECT_EQ(t.makespan_s, 3.0 * m + (p - 1)) << p << " " << m;
+      EXPECT_EQ(t.makespan, 3.0 * m + (p - 1)) << p << " " << m;
       for (int peak : t.peak_in_flight) EXPECT_EQ(peak, p);
     }
 }
 
 TEST(Simulate, LinksByHand) {
   Durations durations = Durations::of(1, 1, 1);
-  durations.link_s = 0.5;
+  durations.link_time = 0.5;
   for (const Schedule& schedule : {gpipe(2, 1), add_messages(gpipe(2, 1))}) {
     const Timeline t = simulate(schedule, durations);
-    EXPECT_EQ(span_of(t, "0F0").end_s, 1);
-    EXPECT_EQ(span_of(t, "1F0").start_s, 1.5);
-    EXPECT_EQ(span_of(t, "1B0").end_s, 4.5);
-    EXPECT_EQ(span_of(t, "0B0").start_s, 5);
-    EXPECT_EQ(t.makespan_s, 7);
+    EXPECT_EQ(span_of(t, "0F0").end, 1);
+    EXPECT_EQ(span_of(t, "1F0").start, 1.5);
+    EXPECT_EQ(span_of(t, "1B0").end, 4.5);
+    EXPECT_EQ(span_of(t, "0B0").start, 5);
+    EXPECT_EQ(t.makespan, 7);
   }
   const Timeline t = simulate(add_messages(gpipe(2, 1)), durations);
-  EXPECT_EQ(span_of(t, "0SEND_F0").start_s, 1);
-  EXPECT_EQ(span_of(t, "1RECV_F0").end_s, 1.5);
+  EXPECT_EQ(span_of(t, "0SEND_F0").start, 1);
+  EXPECT_EQ(span_of(t, "1RECV_F0").end, 1.5);
   EXPECT_EQ(span_of(t, "1RECV_F0").stream, Stream::receive);
 }
 
 TEST(Simulate, EachLinkHasATimeOfItsOwn) {
   // Three ranks, the last on another host. A message takes 0.5 s within a host, 4 s to the other host, and 2 s back.
   Durations durations = Durations::of(1, 1, 1);
-  durations.link_s = 0.5;
-  durations.links_s = {{{1, 2}, 4}, {{2, 1}, 2}};
+  durations.link_time = 0.5;
+  durations.link_times = {{{1, 2}, 4}, {{2, 1}, 2}};
   for (const Schedule& schedule : {gpipe(3, 1), add_messages(gpipe(3, 1))}) {
     const Timeline t = simulate(schedule, durations);
-    EXPECT_EQ(span_of(t, "1F0").start_s, 1.5);
-    EXPECT_EQ(span_of(t, "2F0").start_s, 6.5);
-    EXPECT_EQ(span_of(t, "2B0").end_s, 9.5);
-    EXPECT_EQ(span_of(t, "1B0").start_s, 11.5);
-    EXPECT_EQ(span_of(t, "0B0").start_s, 14);
-    EXPECT_EQ(t.makespan_s, 16);
+    EXPECT_EQ(span_of(t, "1F0").start, 1.5);
+    EXPECT_EQ(span_of(t, "2F0").start, 6.5);
+    EXPECT_EQ(span_of(t, "2B0").end, 9.5);
+    EXPECT_EQ(span_of(t, "1B0").start, 11.5);
+    EXPECT_EQ(span_of(t, "0B0").start, 14);
+    EXPECT_EQ(t.makespan, 16);
   }
   const Timeline t = simulate(add_messages(gpipe(3, 1)), durations);
-  EXPECT_EQ(span_of(t, "1SEND_F0").end_s, 6.5);
-  EXPECT_EQ(span_of(t, "2RECV_F0").start_s, 2.5);
-  EXPECT_EQ(span_of(t, "1RECV_B0").start_s, 9.5);
+  EXPECT_EQ(span_of(t, "1SEND_F0").end, 6.5);
+  EXPECT_EQ(span_of(t, "2RECV_F0").start, 2.5);
+  EXPECT_EQ(span_of(t, "1RECV_B0").start, 9.5);
 }
 
 TEST(Simulate, SendStreamCarriesOneMessageAtATime) {
   // Two results at 1 s and 2 s over a link that takes 5 s: the stream is free for the second at 6 s, so it arrives at
   // 11 s.
   Durations durations = Durations::of(1, 1, 1);
-  durations.link_s = 5;
+  durations.link_time = 5;
   const Timeline t = simulate(add_messages(gpipe(2, 2)), durations);
-  EXPECT_EQ(span_of(t, "1F0").start_s, 6);
-  EXPECT_EQ(span_of(t, "1F1").start_s, 11);
+  EXPECT_EQ(span_of(t, "1F0").start, 6);
+  EXPECT_EQ(span_of(t, "1F1").start, 11);
 }
 
 TEST(Simulate, AReceivePostedEarlyDoesNotHoldUpTheRow) {
   const Schedule schedule = parse_csv("0RECV_B0,0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
   const Timeline t = simulate(schedule, Durations::of(1, 1, 1));
-  EXPECT_EQ(t.makespan_s, 6);
-  EXPECT_EQ(span_of(t, "0RECV_B0").end_s, 4);
+  EXPECT_EQ(t.makespan, 6);
+  EXPECT_EQ(span_of(t, "0RECV_B0").end, 4);
 }
 
 TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
@@ -122,8 +122,8 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
     const Durations durations = Durations::of(1 + random.below(5), 1 + random.below(5), 1 + random.below(5));
     const Timeline a = simulate(plain, durations);
     const Timeline b = simulate(with_weights(add_messages(plain)), durations);
-    EXPECT_EQ(a.makespan_s, b.makespan_s);
-    EXPECT_EQ(a.busy_s, b.busy_s);
+    EXPECT_EQ(a.makespan, b.makespan);
+    EXPECT_EQ(a.busy, b.busy);
     EXPECT_EQ(a.peak_in_flight, b.peak_in_flight);
     std::vector<Span> computation = b.spans;
     std::erase_if(computation, [](const Span& span) { return span.stream != Stream::compute; });
@@ -134,56 +134,56 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
 TEST(Simulate, ReductionsOverlapLaterComputation) {
   const Schedule schedule = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD1,1REDUCE_GRAD0,0B0,0REDUCE_GRAD0\n");
   Durations durations = Durations::of(1, 1, 1);
-  durations.reduce_s = {3, 0.5};
+  durations.reduce_times = {3, 0.5};
   const Timeline beside = simulate(schedule, durations);
-  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start_s, 4);
-  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start_s, 4.5);
-  EXPECT_EQ(span_of(beside, "0B0").start_s, 4);
-  EXPECT_EQ(beside.makespan_s, 10.5);  // its stream is free at 7.5
+  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start, 4);
+  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start, 4.5);
+  EXPECT_EQ(span_of(beside, "0B0").start, 4);
+  EXPECT_EQ(beside.makespan, 10.5);  // its stream is free at 7.5
   durations.overlap_reduce = false;
   const Timeline waited = simulate(schedule, durations);
-  EXPECT_EQ(span_of(waited, "0B0").start_s, 7.5);
-  EXPECT_EQ(waited.makespan_s, 12.5);
+  EXPECT_EQ(span_of(waited, "0B0").start, 7.5);
+  EXPECT_EQ(waited.makespan, 12.5);
 }
 
 TEST(Simulate, ComputationWaitsForGatheredWeightsAndStagesHaveTheirOwnTimes) {
   Durations durations = Durations::of(1, 1, 1);
-  durations.seconds[static_cast<size_t>(ActionKind::UNSHARD)] = 2;
-  durations.stage_seconds = {durations.seconds, durations.seconds};
-  durations.stage_seconds[1][static_cast<size_t>(ActionKind::F)] = 10;
+  durations.times[static_cast<size_t>(ActionKind::UNSHARD)] = 2;
+  durations.stage_times = {durations.times, durations.times};
+  durations.stage_times[1][static_cast<size_t>(ActionKind::F)] = 10;
   const Timeline t = simulate(parse_csv("0UNSHARD,1UNSHARD,0F0,0RESHARD,1F0\n"), durations);
-  EXPECT_EQ(span_of(t, "0F0").start_s, 2);
-  EXPECT_EQ(span_of(t, "1F0").start_s, 4);
-  EXPECT_EQ(t.makespan_s, 14);
+  EXPECT_EQ(span_of(t, "0F0").start, 2);
+  EXPECT_EQ(span_of(t, "1F0").start, 4);
+  EXPECT_EQ(t.makespan, 14);
 }
 
 TEST(Simulate, BarriersOfTheVocabularyByHand) {
   using enum ActionKind;
   Durations durations = Durations::of(2, 2, 2).with(E, 1).with(EB, 1).with(S, 3).with(Z, 1).with(T, 5).with(TW, 5);
-  durations.barrier_s = 0.5;
-  durations.link_s = 0.25;
+  durations.barrier_time = 0.5;
+  durations.link_time = 0.25;
   const std::string begin0 = "0E0,0F0,0S0,", begin1 = "1E0,1F0,1S0,", end0 = "0B0,0EB0\n", end1 = "1B0,1EB0\n";
   // The rank that sends a broadcast has its value already. A sum is available barrier_s = 0.5 s after its last summand.
   const Timeline two = simulate(parse_csv(begin0 + "0T0," + end0 + begin1 + "1T0," + end1), durations);
-  EXPECT_EQ(span_of(two, "0F0").start_s, 1.5);
-  EXPECT_EQ(span_of(two, "1F0").start_s, 3.75);
-  EXPECT_EQ(span_of(two, "1S0").start_s, 5.75);
-  EXPECT_EQ(span_of(two, "0S0").start_s, 6.25);
-  for (const char* t : {"0T0", "1T0"}) EXPECT_EQ(span_of(two, t).start_s, 9.75) << t;
-  EXPECT_EQ(span_of(two, "1B0").start_s, 15.25);
-  EXPECT_EQ(span_of(two, "0B0").start_s, 19.5);
-  EXPECT_EQ(span_of(two, "0EB0").start_s, 23.5);
-  EXPECT_EQ(span_of(two, "1EB0").start_s, 24);
+  EXPECT_EQ(span_of(two, "0F0").start, 1.5);
+  EXPECT_EQ(span_of(two, "1F0").start, 3.75);
+  EXPECT_EQ(span_of(two, "1S0").start, 5.75);
+  EXPECT_EQ(span_of(two, "0S0").start, 6.25);
+  for (const char* t : {"0T0", "1T0"}) EXPECT_EQ(span_of(two, t).start, 9.75) << t;
+  EXPECT_EQ(span_of(two, "1B0").start, 15.25);
+  EXPECT_EQ(span_of(two, "0B0").start, 19.5);
+  EXPECT_EQ(span_of(two, "0EB0").start, 23.5);
+  EXPECT_EQ(span_of(two, "1EB0").start, 24);
   // With one barrier, B waits for the sum that S contributes to.
   const Timeline one = simulate(parse_csv(begin0 + "0TW0," + end0 + begin1 + "1B0,1TW0,1EB0\n"), durations);
-  EXPECT_EQ(span_of(one, "1B0").start_s, 9.75);
-  EXPECT_EQ(span_of(one, "0TW0").start_s, 9.75);
-  EXPECT_EQ(span_of(one, "1TW0").start_s, 13.75);
+  EXPECT_EQ(span_of(one, "1B0").start, 9.75);
+  EXPECT_EQ(span_of(one, "0TW0").start, 9.75);
+  EXPECT_EQ(span_of(one, "1TW0").start, 13.75);
   // With three barriers, Z is between two of them.
   const Timeline three = simulate(parse_csv(begin0 + "0Z0,0T0," + end0 + begin1 + "1Z0,1T0," + end1), durations);
-  EXPECT_EQ(span_of(three, "0Z0").start_s, 9.75);
-  EXPECT_EQ(span_of(three, "1T0").start_s, 11.25);
-  EXPECT_EQ(span_of(three, "1B0").start_s, 16.75);
+  EXPECT_EQ(span_of(three, "0Z0").start, 9.75);
+  EXPECT_EQ(span_of(three, "1T0").start, 11.25);
+  EXPECT_EQ(span_of(three, "1B0").start, 16.75);
   for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_in_flight, (std::vector<int>{1, 1}));
   // On one rank, no barrier waits.
   const Timeline alone = simulate(parse_csv("0E0,0F0,0S0,0T0,0B0,0EB0\n"), durations);
@@ -204,10 +204,10 @@ TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
       if (is_vocabulary({kind.kind})) durations = durations.with(kind.kind, random.below(4));
     const Timeline a = simulate(plain, durations);
     const Timeline b = simulate(with_weights(add_messages(plain)), durations);
-    EXPECT_EQ(a.makespan_s, b.makespan_s) << to_csv(plain);
+    EXPECT_EQ(a.makespan, b.makespan) << to_csv(plain);
     EXPECT_EQ(a.peak_in_flight, b.peak_in_flight);
-    durations.barrier_s = 1;
-    EXPECT_GE(simulate(plain, durations).makespan_s, a.makespan_s);
+    durations.barrier_time = 1;
+    EXPECT_GE(simulate(plain, durations).makespan, a.makespan);
   }
 }
 
@@ -223,14 +223,14 @@ TEST(PeakKept, HasTheSoftmaxFromSToT) {
 TEST(Simulate, SixtyFourStagesTimes512Microbatches) {
   Durations durations = Durations::of(1, 1, 1);
   const Timeline t = simulate(add_messages(one_f_one_b(64, 512)), durations);
-  EXPECT_EQ(t.makespan_s, 3.0 * (512 + 63));
+  EXPECT_EQ(t.makespan, 3.0 * (512 + 63));
   EXPECT_EQ(t.spans.size(), 64u * 512 * 2 + 63u * 512 * 4);
 }
 
 TEST(Simulate, DeadlockIsLogicError) {
   EXPECT_THROW(simulate(parse_csv("0B0,0F0\n1F0,1B0\n"), Durations::of(1, 1, 1)), LogicError);
   EXPECT_THROW(simulate(parse_csv("0F0,0RECV_B0\n1SEND_F0\n"), Durations::of(1, 1, 1)), LogicError);
-  EXPECT_EQ(simulate(Schedule{}, Durations{}).makespan_s, 0);
+  EXPECT_EQ(simulate(Schedule{}, Durations{}).makespan, 0);
 }
 
 }  // namespace

@@ -27,18 +27,18 @@ int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ra
 
 DataShard make_data_shard(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord) {
   const int count = num_microbatches(global_batch_size, local_batch_size, ranks);
-  DataShard share{.sequences = shard(global_batch_size, ranks, coord), .microbatches = {}};
+  DataShard data_shard{.sequences = shard(global_batch_size, ranks, coord), .microbatches = {}};
   for (int i = 0; i < count; ++i) {
-    const Range part = shard(share.sequences.size(), count, i);
-    share.microbatches.push_back({share.sequences.begin + part.begin, share.sequences.begin + part.end});
+    const Range part = shard(data_shard.sequences.size(), count, i);
+    data_shard.microbatches.push_back({data_shard.sequences.begin + part.begin, data_shard.sequences.begin + part.end});
   }
-  return share;
+  return data_shard;
 }
 
-std::map<int64_t, int64_t> microbatch_sizes(const DataShard& share) {
+std::map<int64_t, int64_t> microbatch_sizes(const DataShard& data_shard) {
   // The split is balanced: the first `larger` microbatches have least + 1 sequences, all others have `least`.
-  const auto count = static_cast<int64_t>(share.microbatches.size());
-  const int64_t least = share.sequences.size() / count, larger = share.sequences.size() % count;
+  const auto count = static_cast<int64_t>(data_shard.microbatches.size());
+  const int64_t least = data_shard.sequences.size() / count, larger = data_shard.sequences.size() % count;
   std::map<int64_t, int64_t> sizes;
   if (larger > 0) sizes[least + 1] = larger;
   if (least > 0) sizes[least] = count - larger;

@@ -34,7 +34,7 @@ int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ra
 /// ranks with local batch size 2 gives rank 0 sequences [0, 3), in microbatches [0, 2) and [2, 3).
 DataShard make_data_shard(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
 /// Number of microbatches by their number of sequences, without empty ones.
-std::map<int64_t, int64_t> microbatch_sizes(const DataShard& share);
+std::map<int64_t, int64_t> microbatch_sizes(const DataShard& data_shard);
 
 /// A contiguous part of the flat gradient buffer whose gradients are partial sums over the same axes. A weight that is
 /// split over an axis has complete gradients along that axis. All weights with the same axes are in one region.

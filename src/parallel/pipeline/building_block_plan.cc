@@ -128,14 +128,14 @@ class Grid {
 Grid retimed(const Schedule& schedule, int microbatches, int weights_until) {
   Grid grid(schedule, microbatches);
   for (const Span& span : simulate(schedule, Durations::of(1, 1, 1)).spans)
-    if (span.action.kind != ActionKind::W || span.start_s < weights_until)
-      grid.put(span.action, static_cast<int>(span.start_s));
+    if (span.action.kind != ActionKind::W || span.start < weights_until)
+      grid.put(span.action, static_cast<int>(span.start));
   return grid;
 }
 
 }  // namespace
 
-Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& durations) {
+Schedule repeat_building_block(const BuildingBlock& block, int microbatches, const Durations& durations) {
   ORTHANT_CHECK(microbatches >= 1, microbatches);
   Grid raw(block.stages, microbatches);
   for (int stage = 0; stage < static_cast<int>(block.forward.size()); ++stage)
@@ -167,7 +167,7 @@ Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& d
   using Way = std::pair<const Schedule*, const Durations*>;
   for (const auto& [rows, times] : {Way{&order, &equal}, Way{&order, &durations}, Way{&bare, &durations}}) {
     Schedule each = place_weights(*rows, most_live, *times);
-    const double makespan_s = simulate(each, durations).makespan_s;
+    const double makespan_s = simulate(each, durations).makespan;
     if (makespan_s >= best_s) continue;
     best_s = makespan_s;
     best = std::move(each);

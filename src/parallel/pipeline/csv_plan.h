@@ -17,7 +17,7 @@ struct MicrobatchCountMismatch : ConfigError {
 };
 
 /// Parses the text into a schedule that can run: one line per pipeline rank, one Action per cell. The lines decide
-/// which rank owns which stage. If there are no messages, they are added. UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and
+/// which rank owns which stage. If there are no messages, they are added. UNSHARD, RESHARD, REDUCE_GRAD, FINALIZE and
 /// STEP are ignored, because the plan adds its own; files that plans and PyTorch write may contain them.
 /// Throws DataError for a cell that is not an Action, and MicrobatchCountMismatch. Throws ConfigError with line and
 /// cell if the step would deadlock, or would not do each microbatch's work exactly once. ConfigError is also thrown if

@@ -10,8 +10,9 @@
 
 namespace orthant {
 
-Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later) {
-  ORTHANT_CHECK(stages_per_rank > 1 && microbatches >= 1 && later >= 0, stages_per_rank, microbatches, later);
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int extra_warmup_forwards) {
+  ORTHANT_CHECK(stages_per_rank > 1 && microbatches >= 1 && extra_warmup_forwards >= 0, stages_per_rank, microbatches,
+                extra_warmup_forwards);
   Schedule out = round_robin_stages(ranks, stages_per_rank);
   const int passes = (microbatches + ranks - 1) / ranks * ranks * stages_per_rank;  // per rank, in complete groups
   const int round = ranks * stages_per_rank;  // passes of one group of microbatches on one rank
@@ -22,7 +23,7 @@ Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int 
       const int stage = (kind == ActionKind::F ? chunk : stages_per_rank - 1 - chunk) * ranks + rank;
       row.push_back({kind, stage, pass / round * ranks + pass % ranks});
     };
-    const int ahead = 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks + later;
+    const int ahead = 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks + extra_warmup_forwards;
     const int warm_up = std::min(passes, ahead);
     for (int pass = 0; pass < warm_up; ++pass) add(ActionKind::F, pass);
     for (int pass = 0; pass < passes; ++pass) {

@@ -15,9 +15,9 @@
 
 namespace orthant {
 
-/// `later` is the number of extra warm-up forwards of one stage before the first backward. Each holds the activations
-/// of one more stage. Throws LogicError if ranks or microbatches are below 1, if `later` is negative, or if there is
-/// only one stage per rank, which is 1F1B.
-Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later = 0);
+/// `extra_warmup_forwards`: forwards of one stage that a rank runs in addition before its first backward. Each holds
+/// the activations of one more stage. Throws LogicError if ranks or microbatches are below 1, if
+/// `extra_warmup_forwards` is negative, or if there is only one stage per rank, which is 1F1B.
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int extra_warmup_forwards = 0);
 
 }  // namespace orthant

@@ -14,8 +14,9 @@
 
 namespace orthant {
 
-/// `later` is the number of extra warm-up forwards before the first backward; a rank holds one more microbatch for each
-/// of them. Throws LogicError if ranks or microbatches are below 1, or if `later` is negative.
-Schedule one_f_one_b(int ranks, int microbatches, int later = 0);
+/// `extra_warmup_forwards`: forwards that a rank runs in addition before its first backward; it holds one more
+/// microbatch for each. Throws LogicError if ranks or microbatches are below 1, or if `extra_warmup_forwards` is
+/// negative.
+Schedule one_f_one_b(int ranks, int microbatches, int extra_warmup_forwards = 0);
 
 }  // namespace orthant

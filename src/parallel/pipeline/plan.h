@@ -16,7 +16,7 @@ struct PipelineShape {
   Durations durations = Durations::of(1, 1, 1);  // v_half and v_min place W into the gaps that these durations leave
   /// Extra warm-up forwards of one stage on every rank before its first backward. Activations grow by the same number.
   /// gpipe does not need them, and dual_pipe_v cannot place them: both ignore this field.
-  int later = 0;
+  int extra_warmup_forwards = 0;
 };
 
 /// A published schedule and its name in run files.
@@ -25,7 +25,7 @@ struct PipelineSchedule {
   std::string_view meaning;
   int stages_per_rank;  // default number of stages per rank
   bool any_stages;      // whether other numbers of stages per rank are allowed
-  /// Throws LogicError if ranks or microbatches are below 1, or if `later` is negative.
+  /// Throws LogicError if ranks or microbatches are below 1, or if `extra_warmup_forwards` is negative.
   Schedule (*make)(const PipelineShape& shape);
 };
 

@@ -11,8 +11,8 @@
 namespace orthant {
 namespace {
 
-/// Number of microbatches, with two forwards on each rank, that cover `later` extra forwards.
-int whole_microbatches(int later) { return (later + 1) / 2; }
+/// Number of microbatches, with two forwards on each rank, that cover `extra_warmup_forwards` extra forwards.
+int whole_microbatches(int extra_warmup_forwards) { return (extra_warmup_forwards + 1) / 2; }
 
 /// Fills one row of ZB-V for m microbatches, where m must be at least 2 ranks - 1 + more. `more` is the number of extra
 /// warm-up microbatches.
@@ -38,8 +38,9 @@ struct Start {
 };
 
 template <typename StartOn>
-Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int later, StartOn start_on) {
-  ORTHANT_CHECK(later >= 0, later);
+Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int extra_warmup_forwards,
+                  StartOn start_on) {
+  ORTHANT_CHECK(extra_warmup_forwards >= 0, extra_warmup_forwards);
   BuildingBlock block{.stages = v_shaped_stages(ranks), .interval = 6, .forward = {}, .backward = {}};
   block.forward.resize(static_cast<size_t>(2 * ranks));
   block.backward.resize(static_cast<size_t>(2 * ranks));
@@ -48,33 +49,33 @@ Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int l
     const size_t down = static_cast<size_t>(rank), up = static_cast<size_t>(2 * ranks - 1 - rank);
     block.forward[down] = start.down_F;
     block.forward[up] = start.up_F;
-    block.backward[up] = start.up_I + block.interval * whole_microbatches(later);
-    block.backward[down] = start.down_I + block.interval * whole_microbatches(later);
+    block.backward[up] = start.up_I + block.interval * whole_microbatches(extra_warmup_forwards);
+    block.backward[down] = start.down_I + block.interval * whole_microbatches(extra_warmup_forwards);
   }
-  return repeat(block, microbatches, durations);
+  return repeat_building_block(block, microbatches, durations);
 }
 
 }  // namespace
 
-Schedule zb_v(int ranks, int microbatches, int later) {
-  ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
+Schedule zb_v(int ranks, int microbatches, int extra_warmup_forwards) {
+  ORTHANT_CHECK(microbatches >= 1 && extra_warmup_forwards >= 0, microbatches, extra_warmup_forwards);
   Schedule out = v_shaped_stages(ranks);
-  const int more = whole_microbatches(later);
+  const int more = whole_microbatches(extra_warmup_forwards);
   for (int rank = 0; rank < ranks; ++rank)
     zb_v_row(make_row_builder(out, rank), rank, ranks, std::max(microbatches, 2 * ranks - 1 + more), more);
   return first_microbatches(std::move(out), microbatches);
 }
 
-Schedule v_half(int ranks, int microbatches, const Durations& durations, int later) {
+Schedule v_half(int ranks, int microbatches, const Durations& durations, int extra_warmup_forwards) {
   const int p = ranks, turn = p % 2 == 0 ? 3 : 0;  // idle slots of rank 0 between F and I of the last stage
-  return repeat_v(p, microbatches, durations, later, [&](int r) -> Start {
+  return repeat_v(p, microbatches, durations, extra_warmup_forwards, [&](int r) -> Start {
     return {2 * r, 3 * p - 2 - r, 3 * p - 1 + turn + 2 * r, 6 * p - 2 + turn - r};
   });
 }
 
-Schedule v_min(int ranks, int microbatches, const Durations& durations, int later) {
+Schedule v_min(int ranks, int microbatches, const Durations& durations, int extra_warmup_forwards) {
   const int p = ranks, turn = p % 3 == 0 ? 2 : 0;
-  return repeat_v(p, microbatches, durations, later, [&](int r) -> Start {
+  return repeat_v(p, microbatches, durations, extra_warmup_forwards, [&](int r) -> Start {
     return {r, 2 * p - 1 - r, 2 * p + turn + r, 4 * p + turn - 1 - r};
   });
 }

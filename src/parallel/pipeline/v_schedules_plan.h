@@ -9,9 +9,9 @@
 //   V-Half  bubble 6p - 3K - 1, which is 3p-7 for even p and 3p-4 for odd p; held K = 2(floor(p/2)+1)
 //   V-Min   bubble 6p - 3K - 1, plus 4 if p mod 3 = 2; held K = 2 ceil((p+2)/3)
 //
-// `later` is the number of extra warm-up forwards of one stage before the first backward, rounded up to an even number,
-// since a microbatch has two. "Held" grows by this number. The bubble of ZB-V stays 0, and those of V-Half and V-Min
-// shrink.
+// `extra_warmup_forwards`: forwards of one stage that a rank runs in addition before its first backward, rounded up to
+// an even number, since a microbatch has two. "Held" grows by this number. The bubble of ZB-V stays 0, and those of
+// V-Half and V-Min shrink.
 #pragma once
 
 #include "schedule/schedule.h"
@@ -19,11 +19,13 @@
 
 namespace orthant {
 
-// All three functions throw LogicError if ranks or microbatches are below 1, or if `later` is negative.
+// All three functions throw LogicError if ranks or microbatches are below 1, or if `extra_warmup_forwards` is negative.
 
-Schedule zb_v(int ranks, int microbatches, int later = 0);
+Schedule zb_v(int ranks, int microbatches, int extra_warmup_forwards = 0);
 /// The order of F and I is that for passes of equal length. W fill the gaps that `durations` leave.
-Schedule v_half(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1), int later = 0);
-Schedule v_min(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1), int later = 0);
+Schedule v_half(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1),
+                int extra_warmup_forwards = 0);
+Schedule v_min(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1),
+               int extra_warmup_forwards = 0);
 
 }  // namespace orthant

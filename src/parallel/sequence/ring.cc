@@ -42,29 +42,29 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
                            const AllocateBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work,
                            const std::function<void(at::Tensor)>& rest) {
-  at::Tensor own_share, arriving;  // arriving: the sum of the members before for the present block
+  at::Tensor own_partial_sum, arriving;  // arriving: the sum of the members before for the present block
   Work under_way;
   int step = 0;
   visit_blocks(channel, ring, std::move(own), buffer, [&](int source, at::Tensor block) {
-    at::Tensor share = work(source, std::move(block));
+    at::Tensor partial_sum = work(source, std::move(block));
     if (step++ == 0) {
-      own_share = share;
+      own_partial_sum = partial_sum;
       return;
     }
     under_way.wait();
     at::Tensor sum = arriving;
     if (!sum.defined()) {
-      sum = share.defined() ? share : sum_buffer(source).zero_();
-    } else if (share.defined()) {
-      sum.add_(share);
+      sum = partial_sum.defined() ? partial_sum : sum_buffer(source).zero_();
+    } else if (partial_sum.defined()) {
+      sum.add_(partial_sum);
     }
     arriving = sum_buffer(ring.source(step));  // after the last step, of this rank's own block
     under_way = pass_on(channel, ring, sum, arriving, channel.tag + kSums);
   });
-  if (rest && own_share.defined()) rest(own_share);
+  if (rest && own_partial_sum.defined()) rest(own_partial_sum);
   under_way.wait();
-  if (!arriving.defined()) return own_share.defined() ? own_share : sum_buffer(ring.index).zero_();
-  return own_share.defined() ? arriving.add_(own_share) : arriving;
+  if (!arriving.defined()) return own_partial_sum.defined() ? own_partial_sum : sum_buffer(ring.index).zero_();
+  return own_partial_sum.defined() ? arriving.add_(own_partial_sum) : arriving;
 }
 
 }  // namespace orthant

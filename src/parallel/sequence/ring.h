@@ -49,6 +49,6 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
                            const AllocateBlock& sum_buffer,
                            const std::function<at::Tensor(int source, at::Tensor block)>& work,
-                           const std::function<void(at::Tensor own_share)>& rest = {});
+                           const std::function<void(at::Tensor own_partial_sum)>& rest = {});
 
 }  // namespace orthant

@@ -12,7 +12,7 @@ EmbeddingShard::EmbeddingShard(const at::Tensor& tokens, const Range& rows)
 }
 
 at::Tensor EmbeddingShard::look_up(const SliceMesh& mesh, const Weight& weight) const {
-  at::Tensor table = mesh.whole(weight);
+  at::Tensor table = mesh.gather_weight(weight);
   const at::Tensor found = at::zeros({tokens_, table.size(1)}, table.options());
   found.index_copy_(0, which_, table.index_select(0, row_));
   table.reset();

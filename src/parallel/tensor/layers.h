@@ -16,16 +16,17 @@ namespace orthant {
 
 /// Unsharded sizes of a weight [out, in], and the operand that stays in place: output is column-parallel, input is
 /// row-parallel.
-struct TensorWeight {
+struct UnshardedWeight {
   int64_t out = 0, in = 0;
-  Stationary stays = Stationary::output;
+  Stationary stationary = Stationary::output;
 };
 
 /// x W^T + b, where b is sharded like the width of the result. Output-stationary (column-parallel): from the stream
 /// [B,T,C] to this column's [B,T,O_j]. Input-stationary (row-parallel): from this column's [B,T,C_j] to the stream.
 /// Gathered operands are freed and gathered again in backward, and in a split backward once in Action I and once in
 /// Action W. The gradients of biases and gains are sums over this rank's tokens only.
-at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole);
+at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
+                         const UnshardedWeight& unsharded);
 
 /// Looks up rows of the table [V,C], which is sharded as an output-stationary weight: from tokens [B,T] to the stream.
 /// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding.
@@ -42,6 +43,6 @@ std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const 
 /// label smoothing, are gathered over columns (24 or 32 bytes); logits are never gathered. The loss is the same on all
 /// columns. The incoming gradient of the loss must be 1; otherwise LogicError.
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x_BTC, const Weight& head,
-                                const TensorWeight& whole, const Microbatch& batch, const OutputLoss& loss);
+                                const UnshardedWeight& unsharded, const Microbatch& batch, const OutputLoss& loss);
 
 }  // namespace orthant

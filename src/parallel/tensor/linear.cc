@@ -19,28 +19,28 @@ using torch::autograd::variable_list;
 struct Call {
   const TensorMesh* mesh;
   const Weight* weight;
-  TensorWeight whole;
+  UnshardedWeight unsharded;
 };
 
 // The stationary forms. Rows shard the weight's input dim if the output is stationary, otherwise its output dim.
-int row_dim(const Call& call) { return call.whole.stays == Stationary::output ? 1 : 0; }
+int row_dim(const Call& call) { return call.unsharded.stationary == Stationary::output ? 1 : 0; }
 Redistribution weight_of_rows(const Call& call) {
-  const int64_t extent = row_dim(call) == 1 ? call.whole.in : call.whole.out;
+  const int64_t extent = row_dim(call) == 1 ? call.unsharded.in : call.unsharded.out;
   return call.mesh->gather_rows(call.weight->value.detach(), row_dim(call), extent);
 }
 
 at::Tensor multiply(const Call& call, const at::Tensor& x) {
   Arriving weight(weight_of_rows(call));
   const auto turned = [&] { return weight.get().t(); };
-  return call.whole.stays == Stationary::output ? gather_and_multiply(*call.mesh, x, call.whole.in, turned)
-                                                : multiply_and_sum(*call.mesh, x, turned);
+  return call.unsharded.stationary == Stationary::output ? gather_and_multiply(*call.mesh, x, call.unsharded.in, turned)
+                                                         : multiply_and_sum(*call.mesh, x, turned);
 }
 
 // The input is gathered during the product for its gradient. That gradient is summed over columns during the product
 // for the weight's gradient.
 at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
   Arriving weight(weight_of_rows(call));
-  const TokenPanels panels(*call.mesh, dy.size(0), dy.size(1), call.whole.in, true, dy.element_size());
+  const TokenPanels panels(*call.mesh, dy.size(0), dy.size(1), call.unsharded.in, true, dy.element_size());
   StreamSum dx(panels);
   WeightSum dw(*call.mesh, *call.weight, 1);
   for_panels(
@@ -58,7 +58,7 @@ at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, co
 
 at::Tensor input_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
   Arriving weight(weight_of_rows(call));
-  const TokenPanels panels(*call.mesh, x.size(0), x.size(1), call.whole.out, false, dy.element_size());
+  const TokenPanels panels(*call.mesh, x.size(0), x.size(1), call.unsharded.out, false, dy.element_size());
   WeightSum dw(*call.mesh, *call.weight, 0);
   at::Tensor dx;
   for_panels(
@@ -74,26 +74,27 @@ at::Tensor input_stationary_gradients(const Call& call, const at::Tensor& x, con
 }
 
 at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
-  return call.whole.stays == Stationary::output ? output_stationary_gradients(call, x, dy, wants_dx)
-                                                : input_stationary_gradients(call, x, dy, wants_dx);
+  return call.unsharded.stationary == Stationary::output ? output_stationary_gradients(call, x, dy, wants_dx)
+                                                         : input_stationary_gradients(call, x, dy, wants_dx);
 }
 
 // The two halves of a split backward, I and W, with the same numbers panel by panel. In an input-stationary layer both
-// gather dy. Keeping it from I to W would take 2 C (1 - 1/columns) words a token and layer for the o and down
+// gather dy. Keeping it from I to W would take 2 C (1 - 1/columns) elements a token and layer for the o and down
 // projections. On eight columns this equals everything else that waits for W, and schedules that fill bubbles with W
 // would hold more than 1F1B. The second gather adds a fifth to a layer's volume, in panels, while no rank waits for it.
 at::Tensor input_gradient(const Call& call, const at::Tensor& dy) {
   Arriving weight(weight_of_rows(call));
   const auto matrix = [&] { return weight.get(); };
-  return call.whole.stays == Stationary::output ? multiply_and_sum(*call.mesh, dy, matrix)
-                                                : gather_and_multiply(*call.mesh, dy, call.whole.out, matrix);
+  return call.unsharded.stationary == Stationary::output
+             ? multiply_and_sum(*call.mesh, dy, matrix)
+             : gather_and_multiply(*call.mesh, dy, call.unsharded.out, matrix);
 }
 
 void weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
-  const bool output = call.whole.stays == Stationary::output;
+  const bool output = call.unsharded.stationary == Stationary::output;
   const at::Tensor &part = output ? x : dy, &all = output ? dy : x;  // of the stream, and of this column's width
-  const TokenPanels panels(*call.mesh, all.size(0), all.size(1), output ? call.whole.in : call.whole.out, output,
-                           part.element_size());
+  const TokenPanels panels(*call.mesh, all.size(0), all.size(1), output ? call.unsharded.in : call.unsharded.out,
+                           output, part.element_size());
   WeightSum dw(*call.mesh, *call.weight, row_dim(call));
   for_panels(
       panels.all(), [&](const Range& panel) { return panels.gather(part, panel); },
@@ -107,19 +108,19 @@ void weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy
 
 // The papers' form. Its weight matrix [K, N] = [in, out] is the transpose of the stored one.
 at::Tensor summa(const Call& call, const at::Tensor& x) {
-  const at::Tensor y =
-      TensorProducts(call.mesh->comm(), ProductForm::summa).ab(flat(x), call.weight->value.detach().t(), call.whole.in);
+  const at::Tensor y = TensorProducts(call.mesh->comm(), ProductForm::summa)
+                           .ab(flat(x), call.weight->value.detach().t(), call.unsharded.in);
   auto shape = x.sizes().vec();
   shape.back() = y.size(1);
   return y.view(shape);
 }
 at::Tensor summa_input_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
   const TensorProducts products(call.mesh->comm(), ProductForm::summa);
-  return products.abt(flat(dy), call.weight->value.detach().t(), call.whole.in).view(x.sizes());
+  return products.abt(flat(dy), call.weight->value.detach().t(), call.unsharded.in).view(x.sizes());
 }
 void summa_weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
   const TensorProducts products(call.mesh->comm(), ProductForm::summa);
-  add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.whole.in).t());
+  add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.unsharded.in).t());
 }
 
 struct TensorLinear : torch::autograd::Function<TensorLinear> {
@@ -127,8 +128,8 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     context->save_for_backward({x});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(call.mesh);
     context->saved_data["weight"] = reinterpret_cast<int64_t>(call.weight);
-    context->saved_data["whole"] =
-        std::vector<int64_t>{call.whole.out, call.whole.in, static_cast<int64_t>(call.whole.stays)};
+    context->saved_data["unsharded"] =
+        std::vector<int64_t>{call.unsharded.out, call.unsharded.in, static_cast<int64_t>(call.unsharded.stationary)};
     const at::Tensor y = call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
     // A bias is sharded like y, so it is added once: in an input-stationary layer after the sum over columns.
     if (call.weight->bias != nullptr) y.add_(call.weight->bias->value);
@@ -136,10 +137,10 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outer) {
-    const auto whole = context->saved_data["whole"].toIntVector();
+    const auto unsharded = context->saved_data["unsharded"].toIntVector();
     const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
                     reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
-                    {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
+                    {unsharded[0], unsharded[1], static_cast<Stationary>(unsharded[2])}};
     // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
     const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
@@ -160,8 +161,9 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
 
 }  // namespace
 
-at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole) {
-  return TensorLinear::apply(x, weight.value, Call{&mesh, &weight, whole});
+at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
+                         const UnshardedWeight& unsharded) {
+  return TensorLinear::apply(x, weight.value, Call{&mesh, &weight, unsharded});
 }
 
 }  // namespace orthant

@@ -13,13 +13,13 @@ int64_t round_up(int64_t count, int64_t block) { return share(count, block) * bl
 
 // Temporary bytes of a weight that has `elements` elements in all rows together; 0 on a mesh of one row.
 struct Rows {
-  Rows(const TensorPlan& plan, const TensorShape& s, int64_t elements, Stationary stays) {
+  Rows(const TensorPlan& plan, const TensorShape& s, int64_t elements, Stationary stationary) {
     if (plan.rows == 1) return;
     gathered = elements * s.element_bytes;
-    by_rows = stays == Stationary::output ? gathered : 0;
+    by_rows = stationary == Stationary::output ? gathered : 0;
     sum = elements * s.sum_bytes;
     const int64_t part = share(sum, plan.rows);
-    summing = (stays == Stationary::output ? sum : 0) + part + reduction_buffer_bytes(part, plan.rows);
+    summing = (stationary == Stationary::output ? sum : 0) + part + reduction_buffer_bytes(part, plan.rows);
   }
   int64_t gathered = 0, sum = 0;
   int64_t by_rows = 0;   // receive buffer ordered by row, until it is one matrix; 0 if it already is

@@ -8,12 +8,11 @@
 //
 //   const auto launch = detect_launch(process_environment, parent_identity());         // launch/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
-//   const at::Tensor x = redistribute(comm, whole_x, unsharded_layout(2), token_matrix(), {T, K}),   //
-//   comm/redistribute.h: this
-//                    w = redistribute(comm, whole_w, unsharded_layout(2), weight_matrix(), {K, N});  // rank's shards
+//   // This rank's shards of the unsharded full_x [T,K] and full_w [K,N] (comm/redistribute.h).
+//   const at::Tensor x = redistribute(comm, full_x, unsharded_layout(2), token_matrix(), {T, K});
+//   const at::Tensor w = redistribute(comm, full_w, unsharded_layout(2), weight_matrix(), {K, N});
 //   const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
-//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), unsharded_layout(2), {T, N});  // the unsharded
-//   product
+//   const at::Tensor full_y = redistribute(comm, y, token_matrix(), unsharded_layout(2), {T, N});
 #pragma once
 
 #include <ATen/core/Tensor.h>

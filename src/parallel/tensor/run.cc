@@ -25,16 +25,16 @@ AttentionShape heads_of_column(AttentionShape shape, int columns) {
 
 }  // namespace
 
-Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
-                             std::shared_ptr<const AttentionCore> core) {
+Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<UnshardedWeight> unsharded_weights,
+                             int64_t hidden_size, std::shared_ptr<const AttentionCore> core) {
   const auto mesh = std::make_shared<const TensorMesh>(comm, plan);
-  const auto whole_of = [wholes = std::move(wholes)](const Weight& weight) {
-    return wholes.at(static_cast<size_t>(weight.index));
+  const auto unsharded = [unsharded_weights = std::move(unsharded_weights)](const Weight& weight) {
+    return unsharded_weights.at(static_cast<size_t>(weight.index));
   };
   Primitives primitives = fused_primitives(core);
   const auto slices = std::make_shared<const SliceMesh>(comm, plan, hidden_size);
-  primitives.embedding = [slices, whole_of](const at::Tensor& tokens, const Weight& table) {
-    return tensor_embedding(*slices, tokens, table, whole_of(table).out);
+  primitives.embedding = [slices, unsharded](const at::Tensor& tokens, const Weight& table) {
+    return tensor_embedding(*slices, tokens, table, unsharded(table).out);
   };
   if (plan.stream == StreamSharding::width && plan.columns > 1) {
     primitives.add_norm = [mesh, hidden_size](const std::string& function, const at::Tensor& input,
@@ -42,8 +42,8 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
       return tensor_add_norm(*mesh, function, input, residual, gain, eps, hidden_size);
     };
   }
-  primitives.linear = [mesh, whole_of](const at::Tensor& x, const Weight& weight) {
-    return tensor_linear(*mesh, x, weight, whole_of(weight));
+  primitives.linear = [mesh, unsharded](const at::Tensor& x, const Weight& weight) {
+    return tensor_linear(*mesh, x, weight, unsharded(weight));
   };
   primitives.local = [local = primitives.local, columns = plan.columns](
                          const std::string& function, const at::Tensor& x, const Weight* weight,
@@ -60,13 +60,13 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     key.width = hidden_size;
     return dropout_with_key(x, part_of(*mesh, batch), key);
   };
-  primitives.cross_entropy = [mesh, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch,
+  primitives.cross_entropy = [mesh, unsharded](const at::Tensor& x, const Weight& head, const Microbatch& batch,
                                               const OutputLoss& loss) {
-    return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch, loss);
+    return tensor_cross_entropy(*mesh, x, head, unsharded(head), batch, loss);
   };
-  primitives.logits = [&comm, slices, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
+  primitives.logits = [&comm, slices, unsharded](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
     const at::Tensor rows = labeled_rows(slices->gather(x), batch.labels_BT);
-    return slices->gather_logits(comm, at::matmul(rows, slices->whole(head).t()), {}, whole_of(head).out);
+    return slices->gather_logits(comm, at::matmul(rows, slices->gather_weight(head).t()), {}, unsharded(head).out);
   };
   return primitives;
 }

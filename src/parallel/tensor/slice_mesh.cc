@@ -47,7 +47,7 @@ at::Tensor SliceMesh::gather_logits(Comm& comm, const at::Tensor& own, Axes axes
   return all;
 }
 
-at::Tensor SliceMesh::whole(const Weight& weight) const {
+at::Tensor SliceMesh::gather_weight(const Weight& weight) const {
   const at::Tensor value = weight.value.detach();
   return rows() ? mesh_->gather_rows(value, 1, width_).wait() : value;
 }

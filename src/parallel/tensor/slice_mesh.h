@@ -42,10 +42,10 @@ class SliceMesh {
   at::Tensor gather_logits(Comm& comm, const at::Tensor& own_NV, Axes outer, int64_t vocabulary) const;
 
   /// This column's rows of the weight in full width: an all-gather over rows.
-  at::Tensor whole(const Weight& weight) const;
-  /// begin_gradient: the tensor to which products for the gradient of whole(weight) are added. With one row it is the
-  /// weight's own gradient, zeroed if it is fresh and `adds`. finish_gradient: reduce-scatters the sum over rows and
-  /// adds it to the weight's gradient; call it after all products.
+  at::Tensor gather_weight(const Weight& weight) const;
+  /// begin_gradient: the tensor to which products for the gradient of gather_weight(weight) are added. With one row it
+  /// is the weight's own gradient, zeroed if it is fresh and `adds`. finish_gradient: reduce-scatters the sum over rows
+  /// and adds it to the weight's gradient; call it after all products.
   at::Tensor begin_gradient(const Weight& weight, bool adds) const;
   void finish_gradient(const Weight& weight, const at::Tensor& sum) const;
 

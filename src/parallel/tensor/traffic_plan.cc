@@ -155,52 +155,52 @@ class Sender {
 
 // y = x W^T: unsharded sizes, and the size of this column's part of the dim that columns shard.
 struct Linear {
-  LinearShape whole;
+  LinearShape unsharded;
   int64_t column_part;
 };
 // Columns shard the rows of an output-stationary weight, and the inputs of an input-stationary one.
 Linear linear_of(const ColumnOperation& product, const TensorPlan& plan, int column) {
-  const LinearShape whole = linear_shape(product.operation);
-  if (!whole.to_stream) return {whole, product.out};
-  const bool output = stationary_of(plan, whole) == Stationary::output;
-  return {whole, output ? shard(whole.out, plan.columns, column).size() : product.in};
+  const LinearShape unsharded = linear_shape(product.operation);
+  if (!unsharded.to_stream) return {unsharded, product.out};
+  const bool output = stationary_of(plan, unsharded) == Stationary::output;
+  return {unsharded, output ? shard(unsharded.out, plan.columns, column).size() : product.in};
 }
 
 // Messages of tensor_linear().
 void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
   if (plan.form == ProductForm::summa) {
-    return send.panels("products", l.whole.in, true, true, false, false, l.column_part);
+    return send.panels("products", l.unsharded.in, true, true, false, false, l.column_part);
   }
-  if (stationary_of(plan, l.whole) == Stationary::output) {
-    send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
-    send.gather_panels("activations", l.whole.in);
+  if (stationary_of(plan, l.unsharded) == Stationary::output) {
+    send.gather_rows("weights", {l.column_part, l.unsharded.in}, 1);
+    send.gather_panels("activations", l.unsharded.in);
   } else {
-    send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
-    send.sum_panels("activations", l.whole.out);
+    send.gather_rows("weights", {l.unsharded.out, l.column_part}, 0);
+    send.sum_panels("activations", l.unsharded.out);
   }
 }
 
 void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
   if (plan.form == ProductForm::summa) {
-    send.panels("products", l.whole.in, false, true, true, false, l.column_part);
-    return send.panels("products", l.whole.in, true, false, false, true, l.column_part);
+    send.panels("products", l.unsharded.in, false, true, true, false, l.column_part);
+    return send.panels("products", l.unsharded.in, true, false, false, true, l.column_part);
   }
-  if (stationary_of(plan, l.whole) == Stationary::output) {
-    send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
-    send.gather_panels("activations", l.whole.in, true);
-    send.sum_panels("activations", l.whole.in);
-    send.sum_rows("weight gradients", {l.column_part, l.whole.in}, 1);
+  if (stationary_of(plan, l.unsharded) == Stationary::output) {
+    send.gather_rows("weights", {l.column_part, l.unsharded.in}, 1);
+    send.gather_panels("activations", l.unsharded.in, true);
+    send.sum_panels("activations", l.unsharded.in);
+    send.sum_rows("weight gradients", {l.column_part, l.unsharded.in}, 1);
   } else {
-    send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
-    send.gather_panels("activations", l.whole.out);
-    send.sum_rows("weight gradients", {l.whole.out, l.column_part}, 0);
+    send.gather_rows("weights", {l.unsharded.out, l.column_part}, 0);
+    send.gather_panels("activations", l.unsharded.out);
+    send.sum_rows("weight gradients", {l.unsharded.out, l.column_part}, 0);
   }
 }
 
 // The operand that W gathers again after I has gathered it for its half of backward.
 void weight_gradient_alone(Sender& send, const TensorPlan& plan, const Linear& l) {
-  const bool again = plan.form == ProductForm::stationary && stationary_of(plan, l.whole) == Stationary::input;
-  if (again) send.gather_panels("activations", l.whole.out);
+  const bool again = plan.form == ProductForm::stationary && stationary_of(plan, l.unsharded) == Stationary::input;
+  if (again) send.gather_panels("activations", l.unsharded.out);
 }
 
 }  // namespace

@@ -158,10 +158,10 @@ at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens, con
 }
 
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x, const Weight& head,
-                                const TensorWeight& whole, const Microbatch& batch, const OutputLoss& loss) {
+                                const UnshardedWeight& unsharded, const Microbatch& batch, const OutputLoss& loss) {
   const bool with_gradient = at::GradMode::is_enabled() && x.requires_grad();
-  return TensorCrossEntropy::apply(x, head.value, &mesh, reinterpret_cast<int64_t>(&head), whole.out, whole.in, batch,
-                                   loss, with_gradient);
+  return TensorCrossEntropy::apply(x, head.value, &mesh, reinterpret_cast<int64_t>(&head), unsharded.out, unsharded.in,
+                                   batch, loss, with_gradient);
 }
 
 }  // namespace orthant

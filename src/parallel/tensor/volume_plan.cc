@@ -31,26 +31,27 @@ Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear) {
   return plan.stream == StreamSharding::width ? stationary_of(linear.in, linear.out) : Stationary::input;
 }
 
-TensorVolume linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split) {
+TensorVolume count_received_elements(const TensorPlan& plan, const LinearShape& linear, double tokens, double split) {
   const double rows = plan.rows, columns = plan.columns, depth = plan.depth;
   const bool output = stationary_of(plan, linear) == Stationary::output;
   const auto width = static_cast<double>(output ? linear.in : linear.out);
   const double moved = (columns - 1) / columns * tokens * width / (depth * rows);
   const double weight = static_cast<double>(linear.in * linear.out) / (rows * columns);
-  TensorVolume words{
+  TensorVolume elements{
       .forward = (rows - 1) * weight, .backward = 2 * (rows - 1) * weight, .depth = 2 * (depth - 1) / depth * weight};
   if (plan.stream == StreamSharding::none) {  // all-reduce of the partial sum: input's gradient, or output
-    (output ? words.backward : words.forward) += 2 * moved;
+    (output ? elements.backward : elements.forward) += 2 * moved;
   } else {
-    words.forward += moved;
-    words.backward += (output ? 2 : 1 + split) * moved;
+    elements.forward += moved;
+    elements.backward += (output ? 2 : 1 + split) * moved;
   }
-  return words;
+  return elements;
 }
 
-TensorVolume linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split) {
+TensorVolume count_received_elements(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens,
+                                     double split) {
   TensorVolume sum;
-  for (const LinearShape& linear : linears) sum += linear_words(plan, linear, tokens, split);
+  for (const LinearShape& linear : linears) sum += count_received_elements(plan, linear, tokens, split);
   return sum;
 }
 

@@ -1,5 +1,5 @@
-// Communication volume of linear layers under tensor parallelism, in words (elements) received, averaged over ranks;
-// and the lower bound that no arrangement can beat. T tokens; a = T width / (d q_r q_c); w = in out / (q_r q_c).
+// Communication volume of linear layers under tensor parallelism, in elements received, averaged over ranks; and the
+// lower bound that no arrangement can beat. T tokens; a = T width / (d q_r q_c); w = in out / (q_r q_c).
 //   output-stationary  forward (q_c-1) a_in  + (q_r-1) w   backward 2 (q_c-1) a_in + 2 (q_r-1) w
 //   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w; a split backward
 //                                                                   receives (q_c-1) a_out more
@@ -17,6 +17,7 @@
 
 namespace orthant {
 
+/// Elements received, averaged over ranks; forward and backward for the given tokens, depth per step.
 struct TensorVolume {
   double forward = 0, backward = 0;
   double depth = 0;  // once a step, for any number of microbatches
@@ -34,16 +35,17 @@ struct LinearShape {
 LinearShape linear_shape(const Operation& linear);
 std::vector<LinearShape> linear_shapes(const std::vector<Operation>& block);
 
-/// Words of the layer on `tokens` tokens of one replica, in the plan's form. split: fraction of the tokens whose
-/// backward is split into I and W.
-TensorVolume linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split = 0);
-TensorVolume linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens,
-                          double split = 0);
+/// Elements received for one layer, or for several, on `tokens` tokens of one replica, in the plan's form. split:
+/// fraction of the tokens whose backward is split into I and W.
+TensorVolume count_received_elements(const TensorPlan& plan, const LinearShape& linear, double tokens,
+                                     double split = 0);
+TensorVolume count_received_elements(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens,
+                                     double split = 0);
 
 /// The operand that the plan keeps stationary for the layer.
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear);
 
-/// Lower bound of the words that some rank receives for one product [m, k] [k, n], if all three matrices are sharded
+/// Lower bound of the elements that some rank receives for one product [m, k] [k, n], if all three matrices are sharded
 /// over the ranks without replicas. It holds for any memory size: D - (mn + mk + nk)/p (Al Daas et al. 2022, "Tight
 /// memory-independent parallel matrix multiplication communication lower bounds", SPAA).
 double product_bound(double m, double n, double k, int ranks);

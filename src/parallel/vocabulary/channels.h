@@ -1,5 +1,5 @@
-// Numbers of the channels (Comm::lane()) that carry the vocabulary layers' collectives: one for each line of the table
-// in schedule/barriers.h.
+// Numbers of the channels (Comm::channel()) that carry the vocabulary layers' collectives: one for each line of the
+// table in schedule/barriers.h.
 #pragma once
 
 namespace orthant {

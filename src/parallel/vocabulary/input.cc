@@ -66,7 +66,7 @@ at::Tensor InputLayer::take_embedding(int microbatch) {
   return std::exchange(one.sum, {});
 }
 
-void InputLayer::share_gradient(int microbatch, const at::Tensor& dx) {
+void InputLayer::broadcast_gradient(int microbatch, const at::Tensor& dx) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(at_root() == dx.defined(), plan_.root);
   one.gradient = at_root() ? dx.detach().reshape(one.part_shape).contiguous()

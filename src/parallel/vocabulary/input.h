@@ -30,7 +30,7 @@ struct InputPlan {
 };
 
 /// One rank's end. As in OutputLayer, each collective has a channel of its own, on which microbatches must be in
-/// increasing order. Calls for one microbatch: E; at the root take_embedding; share_gradient; EB.
+/// increasing order. Calls for one microbatch: E; at the root take_embedding; broadcast_gradient; EB.
 class InputLayer {
  public:
   /// Comm and table, [rows, C], must outlive it.
@@ -42,7 +42,7 @@ class InputLayer {
   /// At the root: waits for the embedding [N, C]; with a mesh, this rank's shard of it with one row a token.
   at::Tensor take_embedding(int microbatch);
   /// Starts the broadcast of the embedding's gradient: at the root dx of any shape, on other ranks undefined.
-  void share_gradient(int microbatch, const at::Tensor& dx);
+  void broadcast_gradient(int microbatch, const at::Tensor& dx);
   /// Waits for that gradient and adds it to the table's gradient.
   void EB(int microbatch);
   /// Wait for the data that the first stage and EB read.

@@ -27,7 +27,7 @@ OutputLayer::Live& OutputLayer::live(int microbatch) {
 
 bool OutputLayer::at_root() const { return comm_.position(plan_.axes) == plan_.root; }
 
-void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens, OutputLoss loss) {
+void OutputLayer::broadcast_input(int microbatch, at::Tensor x, OutputTokens tokens, OutputLoss loss) {
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
@@ -49,15 +49,15 @@ void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   if (!at_root()) one.input_arrives.wait();  // the root has x before the broadcast ends
-  OutputShard& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
-  gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
+  OutputShard& shard = one.shard.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
+  gather(one, statistics_, naive_ ? shard.maxima().unsqueeze(0) : shard.statistics());
   if (early_ && one.tokens.with_gradient) {
-    one.dx = share.multiply();
+    one.dx = shard.multiply();
     const auto make = [kept = live_.at(microbatch), vocabulary = plan_.slice.vocabulary] { kept->combine(vocabulary); };
     one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, make);
   }
-  share.free_weight();
-  if (!naive_ && !one.tokens.with_gradient) one.share.reset();
+  shard.free_weight();
+  if (!naive_ && !one.tokens.with_gradient) one.shard.reset();
 }
 
 void OutputLayer::Z(int microbatch) {
@@ -66,16 +66,17 @@ void OutputLayer::Z(int microbatch) {
   ORTHANT_CHECK(naive_);
   one.statistics_arrive.wait();
   one.maximum = one.all.amax(0).squeeze(0);
-  gather(one, exponentials_, one.share->exponentials(one.maximum));
+  gather(one, exponentials_, one.shard->exponentials(one.maximum));
 }
 
 void OutputLayer::Live::combine(int64_t vocabulary) {
   std::call_once(combined, [&] {
     try {
       const at::NoGradGuard no_grad;
-      const at::Tensor told = maximum.defined() ? at::cat({maximum.expand({all.size(0), 1, -1}), all}, 1) : all;
-      whole = compute_full_softmax(told, loss, vocabulary, tokens);
-      if (share && share->multiplied()) share->input_gradient(whole, dx);
+      const at::Tensor all_statistics =
+          maximum.defined() ? at::cat({maximum.expand({all.size(0), 1, -1}), all}, 1) : all;
+      softmax = compute_full_softmax(all_statistics, loss, vocabulary, tokens);
+      if (shard && shard->multiplied()) shard->input_gradient(softmax, dx);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -86,23 +87,23 @@ void OutputLayer::Live::combine(int64_t vocabulary) {
 void OutputLayer::wait_for_softmax(int microbatch) {
   Live& one = live(microbatch);
   if (!one.all.defined()) {  // an earlier call has waited
-    ORTHANT_CHECK(one.whole.losses_N.defined(), microbatch);
+    ORTHANT_CHECK(one.softmax.losses_N.defined(), microbatch);
     return;
   }
   one.statistics_arrive.wait();
   one.combine(plan_.slice.vocabulary);
-  losses_[microbatch] = one.whole.losses_N.sum().item<double>();
+  losses_[microbatch] = one.softmax.losses_N.sum().item<double>();
   one.own.reset(), one.all.reset(), one.maximum.reset();
   if (one.tokens.with_gradient) return;
-  one.share.reset(), one.done = true;
+  one.shard.reset(), one.done = true;
 }
 
 void OutputLayer::T(int microbatch) {
   const at::NoGradGuard no_grad;
   wait_for_softmax(microbatch);
   Live& one = live(microbatch);
-  const at::Tensor dx = one.share->gradients(one.whole);
-  one.share.reset();
+  const at::Tensor dx = one.shard->gradients(one.softmax);
+  one.shard.reset();
   one.done = true;
   if (!early_) {
     one.dx = dx;
@@ -116,7 +117,7 @@ at::Tensor OutputLayer::logits(int microbatch) {
   Live& one = live(microbatch);
   one.input_arrives.wait();
   const at::Tensor rows = labeled_rows(plan_.mesh.gather(one.x), one.tokens.labels_N);
-  const at::Tensor own = at::matmul(rows, plan_.mesh.whole(head_).t());
+  const at::Tensor own = at::matmul(rows, plan_.mesh.gather_weight(head_).t());
   const at::Tensor all = plan_.mesh.gather_logits(statistics_, own, plan_.axes, plan_.slice.vocabulary);
   const double cap = one.loss.softcap;
   live_.erase(microbatch);
@@ -141,8 +142,9 @@ void OutputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
     const int microbatch = at->first;
     Live& one = *at->second;
-    const bool judged = one.all.defined() && (!naive_ || one.maximum.defined()) && one.statistics_arrive.done();
-    if (judged && !one.tokens.with_gradient) wait_for_softmax(microbatch);
+    const bool has_all_statistics =
+        one.all.defined() && (!naive_ || one.maximum.defined()) && one.statistics_arrive.done();
+    if (has_all_statistics && !one.tokens.with_gradient) wait_for_softmax(microbatch);
     const bool taken = !(at_root() && one.dx.defined());
     const bool over = one.done && taken && one.dx_arrives.done() && one.input_arrives.done();
     if (over) one.dx_arrives.wait(), one.input_arrives.wait();

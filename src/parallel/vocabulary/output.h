@@ -30,10 +30,10 @@ struct OutputPlan {
 };
 
 /// One rank's end. The functions below start collectives early and wait for each where its result is read. Each kind of
-/// collective has a channel of its own (Comm::lane()), on which microbatches must be in increasing order. Algorithm 2's
-/// sum starts in the background as soon as all statistics have arrived, while the rank computes. Calls for one
-/// microbatch: share_input, S, Z in the naive order, T; at the root also take_input_gradient, after S (algorithm 2) or
-/// after T.
+/// collective has a channel of its own (Comm::channel()), on which microbatches must be in increasing order. Algorithm
+/// 2's sum starts in the background as soon as all statistics have arrived, while the rank computes. Calls for one
+/// microbatch: broadcast_input, S, Z in the naive order, T; at the root also take_input_gradient, after S (algorithm 2)
+/// or after T.
 class OutputLayer {
  public:
   /// Comm and head, [rows, C], must outlive it.
@@ -41,7 +41,7 @@ class OutputLayer {
 
   /// Starts the broadcast of x [N, C], or with a mesh of this rank's shard of [B, T, C]. At the root x is the output of
   /// the last stage, on other ranks memory for it. Call it early there too, because ranks pass x on to each other.
-  void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens, OutputLoss loss = {});
+  void broadcast_input(int microbatch, at::Tensor x_NC, OutputTokens tokens, OutputLoss loss = {});
   /// Waits for x; starts the all-gather of statistics. Algorithm 2 then computes its products for the gradient of x;
   /// their sum starts when the statistics have arrived.
   void S(int microbatch);
@@ -74,12 +74,12 @@ class OutputLayer {
     at::Tensor x, own, all;  // statistics: this rank's, and all ranks'
     OutputTokens tokens;
     OutputLoss loss;
-    std::optional<OutputShard> share;
+    std::optional<OutputShard> shard;
     Work statistics_arrive;
     at::Tensor maximum;  // naive order: over all ranks
     std::once_flag combined;
     std::exception_ptr failure;
-    FullSoftmax whole;
+    FullSoftmax softmax;
     at::Tensor dx;
     Work dx_arrives;
     bool done = false;

@@ -1,23 +1,5 @@
 // OutputShard: one rank's part of the output layer for one microbatch, without the messages between pipeline ranks. It
 // computes logits over the rank's rows of the vocabulary, their statistics, and gradients from all ranks' statistics.
-//
-// Let y = x W^T over the rank's rows, z = cap(y) and top the maximum of each token's z. From S to T the object keeps
-// the exponentials e = exp(z - top), times the derivative of z if z is capped: N V/p numbers in the products' dtype.
-// It keeps nothing else of that size, except the derivatives if smoothing needs them. Keeping logits would be worse:
-// rounding them to bfloat16 costs 2^-9 |z| of the probability, rounding e costs 2^-9. Keeping only statistics would
-// need a fourth product to recompute the logits. Wider numbers live for a chunk of tokens, or share the memory of e. In
-// the naive order the logits of all tokens live from S to Z.
-//
-// At the label, p - 1 cancels; e is 0 there and p - 1 is computed separately, in float32 or float64. Factors of tokens
-// multiply x and sums over rows (N C numbers), never e. So e is written once, in the pass that sums it, and read by two
-// products.
-//
-// With a tensor mesh for each pipeline rank (slice_mesh.h), the object belongs to one rank of the mesh. Each column
-// sends to other pipeline ranks the joined statistics of all columns, and its shard of the sum over columns of the
-// gradient of x. Messages within the mesh, for N tokens: x and statistics as all-gathers over columns, each product for
-// the gradient of x as a reduce-scatter. Algorithm 2 sums two products before the factors of tokens are known: the one
-// with exponentials and the labels' rows. Rows all-gather the weight and reduce-scatter its gradient. All of them run
-// inside S, Z and T; messages between pipeline ranks are as without the mesh, each rank sending its shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>

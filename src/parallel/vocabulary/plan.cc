@@ -24,14 +24,14 @@ const std::array<VocabularyAlgorithm, 3> kAlgorithms = {{
     {"algorithm_2", kOneBarrier, 1},
 }};
 
-/// A pass that every rank runs at the same time.
-struct Meeting {
+/// A vocabulary pass of one microbatch, and the time at which every rank runs it.
+struct PassTime {
   double at_s;
   int microbatch;
   ActionKind kind;
 
   /// At equal times the earlier microbatch comes first; S comes before T of the same microbatch.
-  bool operator<(const Meeting& other) const {
+  bool operator<(const PassTime& other) const {
     return std::tie(at_s, microbatch, kind) < std::tie(other.at_s, other.microbatch, other.kind);
   }
 };
@@ -49,12 +49,12 @@ struct Times {
       const auto [kind, stage, microbatch] = span.action;
       const auto m = static_cast<size_t>(microbatch);
       const bool backward = kind == B || kind == I;
-      if (kind == F && stage == last_stage) output_from_s[m] = span.end_s;
-      if (backward && stage == last_stage) output_until_s[m] = span.start_s;
-      if (kind == F && stage == 0) input_until_s[m] = span.start_s;
-      if (backward && stage == 0) input_from_s[m] = span.end_s;
+      if (kind == F && stage == last_stage) output_from_s[m] = span.end;
+      if (backward && stage == last_stage) output_until_s[m] = span.start;
+      if (kind == F && stage == 0) input_until_s[m] = span.start;
+      if (backward && stage == 0) input_from_s[m] = span.end;
     }
-    microbatch_s = *std::max_element(timeline.busy_s.begin(), timeline.busy_s.end()) / microbatches;
+    microbatch_s = *std::max_element(timeline.busy.begin(), timeline.busy.end()) / microbatches;
   }
 };
 
@@ -63,13 +63,13 @@ void make_nondecreasing(std::vector<double>& at_s) {
   for (size_t m = at_s.size(); m-- > 1;) at_s[m - 1] = std::min(at_s[m - 1], at_s[m]);
 }
 
-void add(std::vector<Meeting>& out, ActionKind kind, const std::vector<double>& at_s) {
+void add(std::vector<PassTime>& out, ActionKind kind, const std::vector<double>& at_s) {
   for (size_t m = 0; m < at_s.size(); ++m) out.push_back({at_s[m], static_cast<int>(m), kind});
 }
 
-std::vector<Meeting> output_passes(const Times& times, const VocabularyAlgorithm& algorithm) {
+std::vector<PassTime> output_passes(const Times& times, const VocabularyAlgorithm& algorithm) {
   const size_t microbatches = times.output_from_s.size();
-  std::vector<Meeting> out;
+  std::vector<PassTime> out;
   // Passes up to the one that the last stage's backward waits for: evenly spread over the available time.
   const bool last_is_free = algorithm.early();
   const size_t waited_for = algorithm.passes.size() - (last_is_free ? 1 : 0);
@@ -96,8 +96,8 @@ std::vector<double> lookup_times(const Times& times) {
   return at_s;
 }
 
-std::vector<Meeting> input_meetings(const Times& times) {
-  std::vector<Meeting> out;
+std::vector<PassTime> input_passes(const Times& times) {
+  std::vector<PassTime> out;
   add(out, E, lookup_times(times));
   std::vector<double> at_s = times.input_from_s;
   for (double& seconds : at_s) seconds += times.microbatch_s;
@@ -114,7 +114,7 @@ Times times_of(const Schedule& schedule, const Timeline& timeline) {
 }
 
 /// Inserts the passes `all` into every row, each before the first Action whose midpoint in time is later.
-Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::vector<Meeting> all) {
+Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::vector<PassTime> all) {
   std::sort(all.begin(), all.end());
   Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
   const std::vector<int> first_stage = first_stages(schedule);
@@ -126,7 +126,7 @@ Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::
   for (const Span& span : timeline.spans) {
     const auto rank = static_cast<size_t>(span.rank);
     ORTHANT_CHECK(span.stream == Stream::compute, to_string(span.action));
-    add_until(rank, (span.start_s + span.end_s) / 2);
+    add_until(rank, (span.start + span.end) / 2);
     out.rows[rank].push_back(span.action);
   }
   for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
@@ -134,27 +134,27 @@ Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::
 }
 
 /// Number of passes of the first stage that stand before an S in the row of the first stage's rank.
-struct Turn {
+struct PassCounts {
   int forwards = 0, backwards = 0;
 };
-std::vector<Turn> turns_of(const Schedule& schedule) {
-  std::vector<Turn> turns;
-  Turn now;
+std::vector<PassCounts> counts_before_each_S(const Schedule& schedule) {
+  std::vector<PassCounts> counts_before_S;
+  PassCounts now;
   for (const Action& action : schedule.rows[static_cast<size_t>(schedule.stage_owner[0])]) {
-    if (action.kind == S) turns.push_back(now);
+    if (action.kind == S) counts_before_S.push_back(now);
     if (action.stage != 0) continue;
     now.forwards += action.kind == F;
     now.backwards += action.kind == B || action.kind == I;
   }
-  return turns;
+  return counts_before_S;
 }
 
 /// Makes every duration positive. With zero durations, the order of times could differ from that of the Actions.
 Durations with_positive_durations(Durations durations) {
   double most = 0;
   const auto each = [&](auto change) {
-    for (double& seconds : durations.seconds) change(seconds);
-    for (auto& stage : durations.stage_seconds)
+    for (double& seconds : durations.times) change(seconds);
+    for (auto& stage : durations.stage_times)
       for (double& seconds : stage) change(seconds);
   };
   each([&](double& seconds) { most = std::max(most, seconds); });
@@ -179,10 +179,10 @@ Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& alg
   const Timeline timeline = simulate(schedule, with_positive_durations(durations));
   const Times times = times_of(schedule, timeline);
   require_increasing(times.output_from_s);
-  std::vector<Meeting> all = output_passes(times, algorithm);
+  std::vector<PassTime> all = output_passes(times, algorithm);
   if (input) {
     require_increasing(times.input_from_s);
-    for (const Meeting& one : input_meetings(times)) all.push_back(one);
+    for (const PassTime& one : input_passes(times)) all.push_back(one);
   }
   return insert_passes(schedule, timeline, std::move(all));
 }
@@ -192,11 +192,11 @@ Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
   const Times times = times_of(schedule, timeline);
   require_increasing(times.input_from_s);
   const std::vector<double> lookup_s = lookup_times(times);
-  const std::vector<Turn> turns = turns_of(schedule);
+  const std::vector<PassCounts> counts_before_S = counts_before_each_S(schedule);
   const auto microbatches = static_cast<int>(lookup_s.size());
   Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
   const std::vector<int> first_stage = first_stages(schedule);
-  std::vector<size_t> turn(out.rows.size(), 0);
+  std::vector<size_t> next_S(out.rows.size(), 0);
   std::vector<int> lookups(out.rows.size(), 0), gradients(out.rows.size(), 0);
   const auto add_until = [&](size_t rank, ActionKind kind, int end) {
     int& next = (kind == E ? lookups : gradients)[rank];
@@ -204,12 +204,12 @@ Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
   };
   for (const Span& span : timeline.spans) {
     const auto rank = static_cast<size_t>(span.rank);
-    const auto due = std::ranges::lower_bound(lookup_s, (span.start_s + span.end_s) / 2) - lookup_s.begin();
+    const auto due = std::ranges::lower_bound(lookup_s, (span.start + span.end) / 2) - lookup_s.begin();
     add_until(rank, E, static_cast<int>(due));
     if (span.action.kind == S) {
-      const size_t now = turn[rank]++;
-      add_until(rank, E, turns[now].forwards);
-      add_until(rank, EB, now > 0 ? turns[now - 1].backwards : 0);
+      const size_t now = next_S[rank]++;
+      add_until(rank, E, counts_before_S[now].forwards);
+      add_until(rank, EB, now > 0 ? counts_before_S[now - 1].backwards : 0);
     }
     out.rows[rank].push_back(span.action);
   }

@@ -43,11 +43,11 @@ struct VocabularyAlgorithm {
   /// All-gathers of statistics for a microbatch.
   int rounds() const { return passes.size() == 3 ? 2 : 1; }
 
-  /// Extra warm-up forwards of one stage before the first backward, in PipelineShape::later. With them, a barrier that
-  /// takes at most as long as a rank's forward of a microbatch delays no rank. For interleaved_1f1b with algorithm_2
-  /// one extra forward is enough if barriers take at most one stage's forward. With none, ranks wait at the barriers of
-  /// every microbatch.
-  int later(int stages_per_rank) const { return barriers * stages_per_rank; }
+  /// Extra warm-up forwards of one stage before the first backward, for PipelineShape::extra_warmup_forwards. With
+  /// them, a barrier that takes at most as long as a rank's forward of a microbatch delays no rank. For
+  /// interleaved_1f1b with algorithm_2 one extra forward is enough if barriers take at most one stage's forward. With
+  /// none, ranks wait at the barriers of every microbatch.
+  int extra_warmup_forwards(int stages_per_rank) const { return barriers * stages_per_rank; }
 };
 
 std::span<const VocabularyAlgorithm> vocabulary_algorithms();

@@ -37,15 +37,15 @@ TEST(DataShard, EverySequenceIsReadOnceInOrder) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t next = 0;
     for (int coord = 0; coord < ranks; ++coord) {
-      const DataShard share = make_data_shard(global, local, ranks, coord);
-      ASSERT_EQ(share.sequences.begin, next) << global << " over " << ranks;
-      for (const Range& microbatch : share.microbatches) {
+      const DataShard data_shard = make_data_shard(global, local, ranks, coord);
+      ASSERT_EQ(data_shard.sequences.begin, next) << global << " over " << ranks;
+      for (const Range& microbatch : data_shard.microbatches) {
         ASSERT_EQ(microbatch.begin, next);
         ASSERT_GE(microbatch.size(), 0);
         ASSERT_LE(microbatch.size(), local) << "more than local_batch_size";
         next = microbatch.end;
       }
-      ASSERT_EQ(share.sequences.end, next);
+      ASSERT_EQ(data_shard.sequences.end, next);
     }
     ASSERT_EQ(next, global);
   }
@@ -69,11 +69,11 @@ TEST(DataShard, ShardsAndMicrobatchesAreBalanced) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t least = global, most = 0;
     for (int coord = 0; coord < ranks; ++coord) {
-      const DataShard share = make_data_shard(global, local, ranks, coord);
-      least = std::min(least, share.sequences.size());
-      most = std::max(most, share.sequences.size());
+      const DataShard data_shard = make_data_shard(global, local, ranks, coord);
+      least = std::min(least, data_shard.sequences.size());
+      most = std::max(most, data_shard.sequences.size());
       int64_t small = global, large = 0;
-      for (const Range& microbatch : share.microbatches) {
+      for (const Range& microbatch : data_shard.microbatches) {
         small = std::min(small, microbatch.size());
         large = std::max(large, microbatch.size());
       }

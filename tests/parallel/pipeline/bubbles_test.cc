@@ -24,16 +24,16 @@ TEST(Bubbles, OfFourRanksAndEightMicrobatches) {
   EXPECT_EQ(makespan_bubble(timed(gpipe(4, 8))), 9);
   EXPECT_EQ(makespan_bubble(timed(one_f_one_b(4, 8))), 9);
   EXPECT_EQ(makespan_bubble(timed(interleaved_1f1b(4, 2, 8))), 9);
-  EXPECT_EQ(timed(interleaved_1f1b(4, 2, 8)).makespan_s, 57);
+  EXPECT_EQ(timed(interleaved_1f1b(4, 2, 8)).makespan, 57);
   EXPECT_EQ(max_rank_bubble(timed(zb_h1(4, 8))), 3);
-  EXPECT_EQ(timed(zb_h1(4, 8)).makespan_s, 27);
+  EXPECT_EQ(timed(zb_h1(4, 8)).makespan, 27);
   EXPECT_EQ(max_rank_bubble(timed(zb_h2(4, 8))), 0);
   EXPECT_EQ(max_rank_bubble(timed(zb_v(4, 8))), 0);
   EXPECT_EQ(max_rank_bubble(timed(v_half(4, 8))), 5);
-  EXPECT_EQ(timed(v_half(4, 8)).makespan_s, 53);
+  EXPECT_EQ(timed(v_half(4, 8)).makespan, 53);
   EXPECT_EQ(max_rank_bubble(timed(v_min(4, 8))), 11);
   // The published drawing of 1F1B has f = 2 and b + w = 4.
-  EXPECT_EQ(timed(one_f_one_b(4, 8), {2, 2, 2}).makespan_s, 66);
+  EXPECT_EQ(timed(one_f_one_b(4, 8), {2, 2, 2}).makespan, 66);
 }
 
 // With p ranks, the bubble is (p-1)(f+b+w) for GPipe and 1F1B, (p-1)(f+b-w) for ZB-H1, and (p-1)(f+b-2w) for ZB-H2 with
@@ -150,8 +150,8 @@ TEST(Durations, PlaceWeightPassesWithoutMoreMemory) {
         for (const bool half : {true, false}) {
           const Timeline fitted = simulate(half ? v_half(p, m, real) : v_min(p, m, real), real);
           const Timeline plain = simulate(half ? v_half(p, m) : v_min(p, m), real);
-          EXPECT_LE(fitted.makespan_s, plain.makespan_s * (1 + 1e-12)) << p << " " << m << " " << f << " " << half;
-          better += fitted.makespan_s < plain.makespan_s * 0.99;
+          EXPECT_LE(fitted.makespan, plain.makespan * (1 + 1e-12)) << p << " " << m << " " << f << " " << half;
+          better += fitted.makespan < plain.makespan * 0.99;
           const int most = half ? 2 * (p / 2 + 1) : 2 * ((p + 4) / 3);
           for (const int peak : fitted.peak_in_flight) EXPECT_LE(peak, most);
         }

@@ -85,11 +85,11 @@ TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
     }
 }
 
-// UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and STEP in a file are ignored, because the plan places its own.
+// UNSHARD, RESHARD, REDUCE_GRAD, FINALIZE and STEP in a file are ignored, because the plan places its own.
 TEST(OwnSchedule, IgnoresActionsThatThePlanAdds) {
   const Schedule alone = schedule_from_csv("0F0,0F1,0B0,0B1\n", 1, 2);
   EXPECT_EQ(schedule_from_csv("0UNSHARD,0F0,,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD1\n", 1, 2), alone);
-  EXPECT_EQ(schedule_from_csv("0SETTLE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
+  EXPECT_EQ(schedule_from_csv("0FINALIZE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
   // Ignored cells still count in the cell numbers of messages.
   const std::string said = refusal("0UNSHARD,0F0,,0B0,0B0\n", 1, 1);
   EXPECT_NE(said.find("0B0 (line 1, cell 5) occurs twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;

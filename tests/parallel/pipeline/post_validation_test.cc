@@ -31,16 +31,16 @@ Schedule repeated(const Schedule& schedule, int times) {
 
 using enum ActionKind;
 
-int forwards_before_settle(const std::vector<Action>& row) {
-  const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
-  return static_cast<int>(std::count_if(row.begin(), settle, [](const Action& a) { return a.kind == F; }));
+int forwards_before_finalize(const std::vector<Action>& row) {
+  const auto finalize = std::ranges::find(row, FINALIZE, &Action::kind);
+  return static_cast<int>(std::count_if(row.begin(), finalize, [](const Action& a) { return a.kind == F; }));
 }
 
 /// The synchronous step: FINALIZE is the first Action of each row, so that all ranks wait for the norm.
 Schedule synchronous(Schedule schedule) {
   for (auto& row : schedule.rows) {
-    const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
-    std::rotate(row.begin(), settle, settle + 1);
+    const auto finalize = std::ranges::find(row, FINALIZE, &Action::kind);
+    std::rotate(row.begin(), finalize, finalize + 1);
   }
   return schedule;
 }
@@ -64,7 +64,7 @@ TEST(PostValidation, SettlesWhenStatisticsCanHaveArrived) {
     for (const Schedule& plain : {zb_h2(p, 2 * p), zb_v(p, 2 * p), one_f_one_b(p, 2 * p)}) {
       const Schedule schedule = with_post_validation(add_messages(plain));
       for (int rank = 0; rank < p; ++rank) {
-        const int forwards = forwards_before_settle(schedule.rows[static_cast<size_t>(rank)]);
+        const int forwards = forwards_before_finalize(schedule.rows[static_cast<size_t>(rank)]);
         EXPECT_GE(forwards, p - 1 - rank) << to_csv(schedule);
         EXPECT_LE(forwards, p - rank) << to_csv(schedule);
       }
@@ -89,7 +89,7 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
 double last_pass_s(const Schedule& schedule, const Durations& durations) {
   double end_s = 0;
   for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
-    if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end_s);
+    if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end);
   return end_s;
 }
 
@@ -103,7 +103,7 @@ TEST(PostValidation, DelaysNoSchedule) {
       const Schedule messages = add_messages(plain), schedule = with_post_validation(messages);
       Durations times = Durations::of(1, 1, 1);
       EXPECT_EQ(last_pass_s(schedule, times), last_pass_s(messages, times)) << name << ", " << p << " ranks";
-      times.link_s = kLink;
+      times.link_time = kLink;
       const double longer_s = last_pass_s(schedule, times) - last_pass_s(messages, times);
       EXPECT_LE(longer_s, 2 * 3 * (p - 1) * kLink) << name << ", " << p << " ranks";
     }
@@ -120,17 +120,17 @@ TEST(PostValidation, RefusesStepsThatCannotBeUndone) {
       return std::ranges::all_of(words, [&](const auto& word) { return problem.find(word) != std::string::npos; });
     });
   };
-  const auto with_settle_at = [&](size_t rank, size_t index) {
+  const auto with_finalize_at = [&](size_t rank, size_t index) {
     Schedule bad = good;
     auto& row = bad.rows[rank];
-    const auto settle = std::ranges::find(row, FINALIZE, &Action::kind);
-    const Action action = *settle;
-    row.erase(settle);
+    const auto finalize = std::ranges::find(row, FINALIZE, &Action::kind);
+    const Action action = *finalize;
+    row.erase(finalize);
     row.insert(row.begin() + static_cast<std::ptrdiff_t>(index), action);
     return bad;
   };
-  EXPECT_TRUE(says(with_settle_at(1, good.rows[1].size() - 2), {"1F0", "comes before 1SETTLE"}));
-  EXPECT_TRUE(says(with_settle_at(1, 0), {"0SEND_F0", "comes before 0SETTLE", "1RECV_F0", "after 1SETTLE"}));
+  EXPECT_TRUE(says(with_finalize_at(1, good.rows[1].size() - 2), {"1F0", "comes before 1FINALIZE"}));
+  EXPECT_TRUE(says(with_finalize_at(1, 0), {"0SEND_F0", "comes before 0FINALIZE", "1RECV_F0", "after 1FINALIZE"}));
   Schedule dropped = good, early = good;
   dropped.rows[0].pop_back();
   EXPECT_TRUE(says(dropped, {"0STEP is missing", "rank 0"}));

@@ -34,8 +34,7 @@ TEST(Table, EverySizeIsValidWithAndWithoutMessages) {
         EXPECT_EQ(problems(schedule, m), std::vector<std::string>{}) << name << " " << p << " " << m;
         const Schedule sent = add_messages(schedule);
         EXPECT_EQ(problems(sent, m), std::vector<std::string>{}) << name << " " << p << " " << m;
-        EXPECT_EQ(simulate(sent, equal).makespan_s, simulate(schedule, equal).makespan_s)
-            << name << " " << p << " " << m;
+        EXPECT_EQ(simulate(sent, equal).makespan, simulate(schedule, equal).makespan) << name << " " << p << " " << m;
       }
     }
 }
@@ -48,40 +47,42 @@ TEST(Table, RandomSchedulesTerminateForAnyDurations) {
     const PipelineSchedule& made = pipeline_schedules()[static_cast<size_t>(random.below(kinds))];
     const int stages = made.any_stages ? 1 + random.below(4) : made.stages_per_rank;
     Durations times = Durations::of(1 + random.below(20), 1 + random.below(20), 1 + random.below(20));
-    times.link_s = random.below(8);
+    times.link_time = random.below(8);
     const Schedule schedule = add_messages(made.make({p, stages, m, times}));
     ASSERT_EQ(problems(schedule, m), std::vector<std::string>{}) << made.name << " " << p << " " << stages << " " << m;
     const Timeline timeline = simulate(schedule, times);
     // The makespan is at least the work of one rank, and at most the time of all microbatches one after another.
-    const double work = stages * m * (times.seconds[0] + times.seconds[1]);
-    EXPECT_GE(timeline.makespan_s, work);
-    EXPECT_LE(timeline.makespan_s, p * work + 2 * m * p * stages * times.link_s) << made.name;
+    const double work = stages * m * (times.times[0] + times.times[1]);
+    EXPECT_GE(timeline.makespan, work);
+    EXPECT_LE(timeline.makespan, p * work + 2 * m * p * stages * times.link_time) << made.name;
   }
 }
 
-// `later` extra warm-up forwards raise each rank's peak of live activations by that number. In V-shaped schedules it is
+// Extra warm-up forwards raise each rank's peak of live activations by their number. In V-shaped schedules it is
 // rounded up to an even number; GPipe and DualPipeV hold no more.
 TEST(Table, ExtraWarmupForwardsRaiseThePeak) {
   const Durations equal = Durations::of(1, 1, 1);
   for (const PipelineSchedule& each : pipeline_schedules())
     for (const int p : {1, 2, 3, 5, 8})
-      for (const int later : {1, 2, 4, 6})
+      for (const int extra_warmup_forwards : {1, 2, 4, 6})
         for (const int m : {1, 3, 6 * p + 6}) {
           const bool free = each.name == "gpipe" || each.name == "dual_pipe_v", pairs = each.name.find("v_") == 0;
-          const Schedule schedule = each.make({p, each.stages_per_rank, m, equal, later});
+          const Schedule schedule = each.make({p, each.stages_per_rank, m, equal, extra_warmup_forwards});
           EXPECT_EQ(problems(schedule, m), std::vector<std::string>{}) << each.name << " " << p << " " << m;
           EXPECT_EQ(problems(add_messages(schedule), m), std::vector<std::string>{}) << each.name << " " << p;
           if (m < 6 * p) continue;
           const std::vector<int> held = simulate(schedule, equal).peak_in_flight;
           std::vector<int> expected = simulate(each.make({p, each.stages_per_rank, m, equal}), equal).peak_in_flight;
-          const int more = free ? 0 : pairs || each.name == "zb_v" ? (later + 1) / 2 * 2 : later;
+          const int more = free                           ? 0
+                           : pairs || each.name == "zb_v" ? (extra_warmup_forwards + 1) / 2 * 2
+                                                          : extra_warmup_forwards;
           if (each.name == "v_min" || (each.name == "v_half" && p == 1)) {  // the increase differs by rank
             EXPECT_LE(*std::max_element(held.begin(), held.end()),
                       *std::max_element(expected.begin(), expected.end()) + more) << each.name << " " << p;
             continue;
           }
           for (int& count : expected) count += more;
-          EXPECT_EQ(held, expected) << each.name << " " << p << " " << later;
+          EXPECT_EQ(held, expected) << each.name << " " << p << " " << extra_warmup_forwards;
         }
 }
 
@@ -94,18 +95,19 @@ TEST(Table, HasTheStagesPerRankOfEachSchedule) {
 
 TEST(Table, InterleavedOfOneStageIs1F1B) {
   const PipelineSchedule& interleaved = pipeline_schedule("interleaved_1f1b");
-  EXPECT_EQ(interleaved.make({.ranks = 3, .stages_per_rank = 1, .microbatches = 7, .later = 1}), one_f_one_b(3, 7, 1));
+  EXPECT_EQ(interleaved.make({.ranks = 3, .stages_per_rank = 1, .microbatches = 7, .extra_warmup_forwards = 1}),
+            one_f_one_b(3, 7, 1));
   EXPECT_THROW(interleaved_1f1b(3, 1, 7), LogicError);
 }
 
-// Ranks and microbatches must be at least 1, and `later` at least 0 where a schedule uses it.
+// Ranks and microbatches must be at least 1, and `extra_warmup_forwards` at least 0 where a schedule uses it.
 TEST(Table, RefusesIllegalSizes) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const int stages = each.stages_per_rank;
     EXPECT_THROW(each.make({.ranks = 0, .stages_per_rank = stages}), LogicError) << each.name;
     EXPECT_THROW(each.make({.stages_per_rank = stages, .microbatches = 0}), LogicError) << each.name;
     if (each.name == "gpipe" || each.name == "dual_pipe_v") continue;
-    EXPECT_THROW(each.make({.stages_per_rank = stages, .later = -1}), LogicError) << each.name;
+    EXPECT_THROW(each.make({.stages_per_rank = stages, .extra_warmup_forwards = -1}), LogicError) << each.name;
   }
 }
 

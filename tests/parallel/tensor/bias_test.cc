@@ -16,13 +16,13 @@ namespace {
 
 struct LinearCase {
   TensorPlan plan;
-  Stationary stays = Stationary::output;
+  Stationary stationary = Stationary::output;
 };
 std::string name_of(const LinearCase& c) {
   const char* streams[] = {"width", "tokens", "uncut"};
   return fmt::format("{} x {} x {}, {}{}, {} stays, panels of {} bytes", c.plan.rows, c.plan.columns, c.plan.depth,
                      streams[static_cast<int>(c.plan.stream)], c.plan.form == ProductForm::summa ? ", summa" : "",
-                     c.stays == Stationary::output ? "output" : "input", c.plan.panel_bytes);
+                     c.stationary == Stationary::output ? "output" : "input", c.plan.panel_bytes);
 }
 
 std::vector<LinearCase> all_cases() {
@@ -41,7 +41,7 @@ std::vector<LinearCase> all_cases() {
     for (const auto stream : {StreamSharding::tokens, StreamSharding::none}) {
       for (const int columns : {2, 4}) {
         const TensorPlan plan{.columns = columns, .stream = stream, .panel_bytes = bytes};
-        for (const auto stays : {Stationary::output, Stationary::input}) all.push_back({plan, stays});
+        for (const auto stationary : {Stationary::output, Stationary::input}) all.push_back({plan, stationary});
       }
     }
   }
@@ -72,7 +72,7 @@ struct Layer {
 // over the axes of the plan's reductions; only 1 is right.
 Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Tensor& bias_N, int sums = 1) {
   const TensorMesh mesh(comm, c.plan);
-  const bool output = c.stays == Stationary::output;
+  const bool output = c.stationary == Stationary::output;
   const bool bias_cut = output || c.plan.stream == StreamSharding::width;
   const auto of_sums = m.x_TK.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto weight_of = [&](const at::Tensor& value) {
@@ -85,7 +85,7 @@ Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Te
   Layer layer;
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
     const at::Tensor x = part(comm, c, m.x_TK, output).clone().set_requires_grad(true);
-    layer.y = tensor_linear(mesh, x, weight, {.out = w_NK.size(0), .in = w_NK.size(1), .stays = c.stays});
+    layer.y = tensor_linear(mesh, x, weight, {.out = w_NK.size(0), .in = w_NK.size(1), .stationary = c.stationary});
     torch::autograd::backward({layer.y}, {part(comm, c, m.dy_TN, !output)});
     layer.dx = x.grad();
   }
@@ -100,7 +100,7 @@ Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Te
 
 // The names of those of y, dx, dw and db that differ from one device's on this rank.
 std::string wrong(Comm& comm, const LinearCase& c, const Layer& have, const Matrices& m, const at::Tensor& bias_N) {
-  const bool output = c.stays == Stationary::output;
+  const bool output = c.stationary == Stationary::output;
   const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
   const at::Tensor dw = 2 * exact(m.dy_TN).t().mm(exact(m.x_TK)), db = 2 * exact(m.dy_TN).sum(0);
   const at::Tensor db_here = output || c.plan.stream == StreamSharding::width ? of_column(comm, db, 0) : db;

@@ -63,18 +63,18 @@ inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   return weight_layout(stationary_of(plan, {.in = p.shape[1], .out = p.shape[0], .to_stream = to_stream}));
 }
 
-inline std::vector<TensorWeight> wholes_of(const std::vector<ParameterInfo>& parameters,
-                                           const std::vector<Layout>& layouts) {
-  std::vector<TensorWeight> wholes;
+inline std::vector<UnshardedWeight> unsharded_weights_of(const std::vector<ParameterInfo>& parameters,
+                                                         const std::vector<Layout>& layouts) {
+  std::vector<UnshardedWeight> unsharded_weights;
   for (const auto& [first, end] : flat_layout(parameters).members) {
-    TensorWeight& weight = wholes.emplace_back();
+    UnshardedWeight& weight = unsharded_weights.emplace_back();
     for (size_t i = first; i < end; ++i) weight.out += parameters[i].shape[0];
     weight.in = parameters[first].shape.size() > 1 ? parameters[first].shape[1] : 1;
     const auto& rows = layouts[first].split[0];
     const bool by_output = !rows.empty() && rows[0] == kColumn;
-    weight.stays = by_output ? Stationary::output : Stationary::input;
+    weight.stationary = by_output ? Stationary::output : Stationary::input;
   }
-  return wholes;
+  return unsharded_weights;
 }
 
 // The parameters of a model with the ranges that a rank holds, and their layouts.
@@ -92,7 +92,7 @@ inline Held held_by_rank(const Comm& comm, const Architecture& a, const TensorPl
   return held;
 }
 inline Primitives primitives_of(Comm& comm, const Architecture& a, const TensorPlan& plan, const Held& held) {
-  return tensor_primitives(comm, plan, wholes_of(held.parameters, held.layouts), a.hidden_size,
+  return tensor_primitives(comm, plan, unsharded_weights_of(held.parameters, held.layouts), a.hidden_size,
                            std::make_shared<AttentionCore>(local_attention()));
 }
 

@@ -140,15 +140,15 @@ struct Begun {
   std::vector<int64_t> forward, backward;
   bool operator==(const Begun&) const = default;
 };
-Begun begun_at_products(TensorPlan plan, Stationary stays, int panels) {
+Begun begun_at_products(TensorPlan plan, Stationary stationary, int panels) {
   constexpr int64_t kSequences = 2, kTokens = 16, kIn = 6, kOut = 10;
-  const int64_t moves = stays == Stationary::output ? kIn : kOut;
+  const int64_t moves = stationary == Stationary::output ? kIn : kOut;
   plan.panel_bytes = kSequences * kTokens * moves * static_cast<int64_t>(sizeof(double)) / panels;
   Begun begun;
   std::mutex mutex;
   on_mesh(tensor_mesh(1, plan.columns, 1), [&](Comm& comm) {
     const TensorMesh mesh(comm, plan);
-    const bool output = stays == Stationary::output;
+    const bool output = stationary == Stationary::output;
     Weights weights({{.name = "w", .shape = {output ? kOut / 2 : kOut, output ? kIn : kIn / 2}}}, at::kDouble);
     weights.initialize(1);
     const bool cut_tokens = plan.stream == StreamSharding::tokens, cut_width = plan.stream == StreamSharding::width;
@@ -157,7 +157,7 @@ Begun begun_at_products(TensorPlan plan, Stationary stays, int panels) {
     const auto listener =
         at::addThreadLocalCallback(at::RecordFunctionCallback(at_product).scopes({at::RecordScope::FUNCTION}));
     t_comm = &comm, t_begun.clear();
-    const at::Tensor y = tensor_linear(mesh, x, weights["w"], {kOut, kIn, stays});
+    const at::Tensor y = tensor_linear(mesh, x, weights["w"], {kOut, kIn, stationary});
     const auto forward = std::exchange(t_begun, {});
     torch::autograd::backward({y}, {at::ones_like(y)});
     t_comm = nullptr;

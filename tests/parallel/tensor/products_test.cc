@@ -235,7 +235,7 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
 
 // Elements received, averaged over ranks, from the byte counters of all senders; and the calls of rank 0.
 struct Counted {
-  double words = 0;
+  double elements = 0;
   int64_t calls = 0;
 };
 Counted counted(const MeshCase& c, const std::function<void(Comm&)>& work, int64_t element_bytes = 8) {
@@ -253,7 +253,7 @@ TEST(TensorProducts, SendTheElementsOfTheFormulas) {
   const Matrices m = exact_matrices(48, 12, 24);
   struct Case {
     MeshCase mesh;
-    double words;  // elements received for each product
+    double elements;  // elements received for each product
     int64_t calls;
   };
   const auto summa = ProductForm::summa;
@@ -268,7 +268,7 @@ TEST(TensorProducts, SendTheElementsOfTheFormulas) {
         if (product == std::string("abt")) products.abt(dy, w, 12);
         if (product == std::string("atb")) products.atb(x, dy, 12);
       });
-      EXPECT_DOUBLE_EQ(have.words, c.words) << name_of(c.mesh) << " " << product;
+      EXPECT_DOUBLE_EQ(have.elements, c.elements) << name_of(c.mesh) << " " << product;
       EXPECT_EQ(have.calls, c.calls) << name_of(c.mesh) << " " << product;
     }
   }

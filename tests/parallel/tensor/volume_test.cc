@@ -25,10 +25,10 @@ TEST(TensorVolume, OfOneLinearLayer) {
                         {mesh(4, 4, 1, summa), 162, 324, 0},
                         {mesh(2, 2, 4, summa), 108, 216, 108}}) {
     const auto at = testing::Message() << c.plan.rows << " x " << c.plan.columns << " x " << c.plan.depth;
-    const TensorVolume words = linear_words(c.plan, {.in = 12, .out = 24}, 48);
-    EXPECT_DOUBLE_EQ(words.forward, c.forward) << at;
-    EXPECT_DOUBLE_EQ(words.backward, c.backward) << at;
-    EXPECT_DOUBLE_EQ(words.depth, c.depth) << at;
+    const TensorVolume elements = count_received_elements(c.plan, {.in = 12, .out = 24}, 48);
+    EXPECT_DOUBLE_EQ(elements.forward, c.forward) << at;
+    EXPECT_DOUBLE_EQ(elements.backward, c.backward) << at;
+    EXPECT_DOUBLE_EQ(elements.depth, c.depth) << at;
   }
 }
 
@@ -36,10 +36,10 @@ TEST(TensorVolume, OfOneLinearLayer) {
 TEST(TensorVolume, OfOneLinearLayerToTheStream) {
   const LinearShape narrowing = {.in = 24, .out = 12, .to_stream = true};
   ASSERT_EQ(stationary_of(mesh(2, 2, 2), narrowing), Stationary::input);
-  const TensorVolume words = linear_words(mesh(2, 2, 2), narrowing, 48);
-  EXPECT_DOUBLE_EQ(words.forward, 144);
-  EXPECT_DOUBLE_EQ(words.backward, 216);
-  EXPECT_DOUBLE_EQ(words.depth, 72);
+  const TensorVolume elements = count_received_elements(mesh(2, 2, 2), narrowing, 48);
+  EXPECT_DOUBLE_EQ(elements.forward, 144);
+  EXPECT_DOUBLE_EQ(elements.backward, 216);
+  EXPECT_DOUBLE_EQ(elements.depth, 72);
 }
 
 // One transformer layer: linear layers h -> 3h, h -> h, h -> 4h and 4h -> h, for T = 4096, h = 1024 and 8 ranks.
@@ -47,14 +47,16 @@ constexpr int64_t kHidden = 1024, kTokens = 4096;
 std::vector<LinearShape> layer(int64_t h) { return {{h, 3 * h}, {h, h, true}, {h, 4 * h}, {4 * h, h, true}}; }
 
 TEST(TensorVolume, OfAWholeLayer) {
-  const auto words = [](const TensorPlan& plan) { return linear_words(plan, layer(kHidden), kTokens).total(); };
-  EXPECT_DOUBLE_EQ(words(mesh(2, 2, 2)), 17825792);
-  EXPECT_DOUBLE_EQ(words(mesh(2, 2, 2, ProductForm::summa)), 23592960);
-  EXPECT_DOUBLE_EQ(words(mesh(1, 2, 4)), 14680064);
-  EXPECT_DOUBLE_EQ(words(mesh(4, 2, 1)), 19398656);
-  EXPECT_DOUBLE_EQ(words(mesh(1, 8, 1)), 36700160);
-  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamSharding::none}), 29360128);
-  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamSharding::tokens}), 36700160) << "as the width's cut";
+  const auto elements = [](const TensorPlan& plan) {
+    return count_received_elements(plan, layer(kHidden), kTokens).total();
+  };
+  EXPECT_DOUBLE_EQ(elements(mesh(2, 2, 2)), 17825792);
+  EXPECT_DOUBLE_EQ(elements(mesh(2, 2, 2, ProductForm::summa)), 23592960);
+  EXPECT_DOUBLE_EQ(elements(mesh(1, 2, 4)), 14680064);
+  EXPECT_DOUBLE_EQ(elements(mesh(4, 2, 1)), 19398656);
+  EXPECT_DOUBLE_EQ(elements(mesh(1, 8, 1)), 36700160);
+  EXPECT_DOUBLE_EQ(elements({.columns = 8, .stream = StreamSharding::none}), 29360128);
+  EXPECT_DOUBLE_EQ(elements({.columns = 8, .stream = StreamSharding::tokens}), 36700160) << "as the width's cut";
 }
 
 // Elements received on 64 ranks with h = 8192 and 196,608 tokens: `published` for SUMMA, `ours` for stationary
@@ -74,8 +76,9 @@ TEST(TensorVolume, OfSixtyFourRanks) {
                         {4, 8, 2, 3.95e9, 2.01e9},
                         {1, 8, 8, 3.88e9, 1.94e9},
                         {64, 1, 1, 2.38e9, 2.38e9}}) {
-    close(linear_words(mesh(c.rows, c.columns, c.depth, ProductForm::summa), layer(8192), 196608).total(), c.published);
-    close(linear_words(mesh(c.rows, c.columns, c.depth), layer(8192), 196608).total(), c.ours);
+    close(count_received_elements(mesh(c.rows, c.columns, c.depth, ProductForm::summa), layer(8192), 196608).total(),
+          c.published);
+    close(count_received_elements(mesh(c.rows, c.columns, c.depth), layer(8192), 196608).total(), c.ours);
   }
 }
 
@@ -83,20 +86,21 @@ TEST(TensorVolume, StayAboveTheBound) {
   EXPECT_NEAR(product_bound(kTokens, kHidden, kHidden, 8), 802036, 1);
   EXPECT_NEAR(product_bound(kTokens, 4 * kHidden, kHidden, 8), 1917245, 1);
   for (const auto& [rows, columns] : {std::pair{8, 1}, {4, 2}}) {
-    EXPECT_DOUBLE_EQ(linear_words(mesh(rows, columns, 1), {kHidden, kHidden}, kTokens).forward, 917504);
+    EXPECT_DOUBLE_EQ(count_received_elements(mesh(rows, columns, 1), {kHidden, kHidden}, kTokens).forward, 917504);
   }
   for (const auto& [rows, columns] : {std::pair{2, 4}, {4, 2}}) {
     const TensorPlan plan = mesh(rows, columns, 1);
-    EXPECT_DOUBLE_EQ(linear_words(plan, {kHidden, 4 * kHidden}, kTokens).forward, 2097152);
-    EXPECT_DOUBLE_EQ(linear_words(plan, {4 * kHidden, kHidden, true}, kTokens).forward, 2097152) << "input-stationary";
+    EXPECT_DOUBLE_EQ(count_received_elements(plan, {kHidden, 4 * kHidden}, kTokens).forward, 2097152);
+    EXPECT_DOUBLE_EQ(count_received_elements(plan, {4 * kHidden, kHidden, true}, kTokens).forward, 2097152)
+        << "input-stationary";
   }
-  EXPECT_DOUBLE_EQ(linear_words(mesh(2, 4, 1), {4 * kHidden, kHidden}, kTokens).forward, 6815744);
+  EXPECT_DOUBLE_EQ(count_received_elements(mesh(2, 4, 1), {4 * kHidden, kHidden}, kTokens).forward, 6815744);
   for (const TensorPlan& plan : tensor_arrangements(64)) {
     if (plan.depth > 1) continue;  // the bound does not hold for replicated operands
     for (const LinearShape& linear : layer(8192)) {
       const auto m = 196608.0, n = static_cast<double>(linear.out), k = static_cast<double>(linear.in);
-      const TensorVolume words = linear_words(plan, linear, m);
-      EXPECT_GE(words.forward + words.backward, 0.999 * product_bound(m, n, k, 64)) << plan.rows;
+      const TensorVolume elements = count_received_elements(plan, linear, m);
+      EXPECT_GE(elements.forward + elements.backward, 0.999 * product_bound(m, n, k, 64)) << plan.rows;
     }
   }
 }

@@ -25,7 +25,7 @@ Timeline timed(const char* name, const VocabularyAlgorithm& algorithm, int ranks
 /// F, I and W take 1, S and T take output_s / 2 each, and a barrier takes barrier_s.
 Durations equal(double barrier_s = 0, double output_s = 1) {
   Durations out = with_output(Durations::of(1, 1, 1), output_s);
-  out.barrier_s = barrier_s;
+  out.barrier_time = barrier_s;
   return out;
 }
 
@@ -75,7 +75,7 @@ TEST(Peaks, AtMostTwoMicrobatchesAreEmbeddedAhead) {
         if (forward.action.kind != F || forward.action.stage != 0 || forward.action.microbatch < 12) continue;
         std::vector<int> ahead(4, 0);
         for (const Span& other : timeline.spans)
-          if (other.action.kind == E && other.end_s <= forward.start_s)
+          if (other.action.kind == E && other.end <= forward.start)
             ahead[static_cast<size_t>(other.rank)] += other.action.microbatch >= forward.action.microbatch;
         for (const int count : ahead) EXPECT_LE(count, 2) << name << " " << each.name << to_string(forward.action);
       }
@@ -125,7 +125,7 @@ TEST(Bubbles, OfVHalfAndVMinShrink) {
   EXPECT_EQ(max_rank_bubble(simulate(v_min(8, 32), equal())), 27);
   // Four ranks, eight microbatches and two barriers, as in listings_test.cc.
   const Timeline four = timed("v_half", algorithm_1, 4, 8, equal());
-  EXPECT_EQ(four.makespan_s, 59);
+  EXPECT_EQ(four.makespan, 59);
   EXPECT_EQ(max_rank_bubble(four), 2);
   EXPECT_EQ(four.peak_in_flight, std::vector<int>(4, 10));
 }
@@ -191,7 +191,7 @@ TEST(Interlaced, HoldsOneAndAHalfTimes1F1B) {
     }
   // If barriers take no time, the steady state has no bubble: 48 more microbatches take 48 x 3.
   const auto makespan = [](int m) {
-    return simulate(interlaced(6, m), with_output(Durations::of(1, 1, 1), 1e-9)).makespan_s;
+    return simulate(interlaced(6, m), with_output(Durations::of(1, 1, 1), 1e-9)).makespan;
   };
   EXPECT_NEAR(makespan(96) - makespan(48), 48 * 3, 1e-6);
 }
@@ -219,17 +219,17 @@ TEST(Calibration, AMeasuredStepOfTheAuthors) {
   // Durations in milliseconds on 8 GPUs, with 128 microbatches and one barrier. The authors' released log has 5951 ms a
   // step with vocabulary parallelism, and 11722 ms without.
   Durations durations = with_output(Durations::of(11.31, 22.51 / 2, 22.51 / 2), 8.36).with(E, 0.49).with(EB, 0.79);
-  durations.barrier_s = 0.35;
-  durations.link_s = 0.3;
-  const double universal = simulate(cut("1f1b", algorithm_2, 8, 128, durations), durations).makespan_s;
-  const double closed = simulate(vocabulary_one_f_one_b(8, 128, algorithm_2, durations), durations).makespan_s;
+  durations.barrier_time = 0.35;
+  durations.link_time = 0.3;
+  const double universal = simulate(cut("1f1b", algorithm_2, 8, 128, durations), durations).makespan;
+  const double closed = simulate(vocabulary_one_f_one_b(8, 128, algorithm_2, durations), durations).makespan;
   for (const double ms : {universal, closed}) EXPECT_TRUE(ms > 5750 && ms < 6000) << ms;
 
   Durations whole = Durations::of(10.5, 10.5, 10.5);
-  whole.link_s = 0.3;
-  whole.stage_seconds.assign(8, whole.seconds);
-  whole.stage_seconds.back() = Durations::of(36.8, 26.2, 26.2).seconds;
-  const double ms = simulate(one_f_one_b(8, 128), whole).makespan_s;
+  whole.link_time = 0.3;
+  whole.stage_times.assign(8, whole.times);
+  whole.stage_times.back() = Durations::of(36.8, 26.2, 26.2).times;
+  const double ms = simulate(one_f_one_b(8, 128), whole).makespan;
   EXPECT_TRUE(ms > 11500 && ms < 11800) << ms;
 }
 

@@ -63,9 +63,9 @@ TEST(PublishedOrders, VocabularyParallel1F1B) {
   // The published drawings omit i and e.
   const Timeline of_two = simulate(vocabulary_one_f_one_b(4, 8, two, drawn(), false), drawn());
   const Timeline of_one = simulate(vocabulary_one_f_one_b(4, 8, one, drawn(), false), drawn());
-  EXPECT_EQ(of_two.makespan_s, 84);
-  EXPECT_EQ(of_one.makespan_s, 81);
-  EXPECT_EQ(of_two.busy_s, std::vector<double>(4, 64));
+  EXPECT_EQ(of_two.makespan, 84);
+  EXPECT_EQ(of_one.makespan, 81);
+  EXPECT_EQ(of_two.busy, std::vector<double>(4, 64));
   EXPECT_EQ(of_two.peak_in_flight, (std::vector<int>{6, 5, 4, 3}));
   EXPECT_EQ(of_one.peak_in_flight, (std::vector<int>{5, 4, 3, 2}));
 }

@@ -98,12 +98,12 @@ inline Schedule vocabulary_one_f_one_b(int ranks, int microbatches, const Vocabu
                                        const Durations& durations, bool input = true) {
   using namespace published;
   ORTHANT_CHECK(microbatches >= 1 && algorithm.passes.size() == 2, microbatches, algorithm.name);
-  const auto seconds = [&](ActionKind kind) { return durations.seconds[static_cast<size_t>(kind)]; };
+  const auto seconds = [&](ActionKind kind) { return durations.times[static_cast<size_t>(kind)]; };
   const ActionKind second = algorithm.passes.back();
   const Pattern pattern{.ranks = ranks, .microbatches = microbatches, .barriers = algorithm.barriers, .second = second,
                         .input = input, .forward_s = seconds(F), .backward_s = seconds(B), .second_s = seconds(second),
                         .interval_s = seconds(F) + seconds(B) + seconds(S) + seconds(second),
-                        .barrier_s = durations.barrier_s};
+                        .barrier_s = durations.barrier_time};
   Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) Row(pattern, rank, out.rows[static_cast<size_t>(rank)]).fill();
   return out;

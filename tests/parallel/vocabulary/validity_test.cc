@@ -40,7 +40,7 @@ struct Case {
 /// Gives each stage the durations of 0 to 4 layers.
 void make_unequal(Random& random, int stages, Durations& times) {
   for (int stage = 0; stage < stages; ++stage) {
-    auto& own = times.stage_seconds.emplace_back(times.seconds);
+    auto& own = times.stage_times.emplace_back(times.times);
     const int layers = random.below(4) == 0 ? 0 : 1 + random.below(4);
     for (const ActionKind kind : {F, B, I, W}) own[static_cast<size_t>(kind)] *= layers;
   }
@@ -51,8 +51,8 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
   const int p = 1 + random.below(most_ranks), m = 1 + random.below(3 * p + 2);
   const auto seconds = [&] { return random.below(12) == 0 ? 0.0 : 1 + random.below(20); };
   times = with_output(Durations::of(seconds(), seconds(), seconds()), seconds()).with(E, seconds()).with(EB, seconds());
-  times.barrier_s = random.below(12);
-  times.link_s = random.below(8);
+  times.barrier_time = random.below(12);
+  times.link_time = random.below(8);
   const auto algorithms = vocabulary_algorithms();
   const VocabularyAlgorithm& algorithm = algorithms[static_cast<size_t>(random.below(3))];
   const bool input = random.below(2) == 0;
@@ -62,7 +62,7 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
   if (made == 0 && algorithm.barriers < 3) {
     out.name = "closed form of " + std::string(algorithm.name);
     times = with_output(Durations::of(10, 10, 10), 1 + random.below(10)).with(E, 1).with(EB, 1);
-    times.barrier_s = random.below(11);
+    times.barrier_time = random.below(11);
     out.schedule = vocabulary_one_f_one_b(p, m, algorithm, times, input);
   } else if (made == 1) {
     out.name = "interlaced";
@@ -103,7 +103,7 @@ TEST(Validity, ThousandAtRandomEndAndEveryCommunicatorSeesOneOrder) {
     };
     ASSERT_EQ(order_of(row_of(last), F, last), increasing) << c.name;
     ASSERT_EQ(order_of(row_of(0), B, 0), increasing) << c.name;
-    EXPECT_GE(simulate(c.schedule, times).makespan_s, 0) << c.name;
+    EXPECT_GE(simulate(c.schedule, times).makespan, 0) << c.name;
     EXPECT_EQ(parse_csv(to_csv(c.schedule)), c.schedule) << c.name;
     ++seen[c.name.substr(0, c.name.find(" of "))];
   }

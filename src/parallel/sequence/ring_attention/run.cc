@@ -72,8 +72,8 @@ class RingAttention {
       first.keys(half, 2).copy_(gradients(block[0], block[1], first, member));
       return half;
     };
-    const auto rest = [&](const at::Tensor& own_share) {
-      if (halved && !blocks.tiles(own()).empty()) last.keys(own_share, 2).add_(gradients(k, v, last, own()));
+    const auto rest = [&](const at::Tensor& own_partial_sum) {
+      if (halved && !blocks.tiles(own()).empty()) last.keys(own_partial_sum, 2).add_(gradients(k, v, last, own()));
     };
     const at::Tensor dkv = sum(blocks, at::stack({k, v}), share, rest);
     return {dq, dkv[0], dkv[1]};

@@ -35,7 +35,7 @@ InputResult embed(const std::vector<Range>& slices, int root, const OutputInputs
       if (rank == root) part(result.x_NC, m).copy_(layer.take_embedding(m));
     };
     const auto back = [&](int m) {
-      layer.share_gradient(m, rank == root ? part(dx, m).to(type) : at::Tensor());
+      layer.broadcast_gradient(m, rank == root ? part(dx, m).to(type) : at::Tensor());
       layer.EB(m);
     };
     layer.E(0, part(tokens, 0));
@@ -118,12 +118,12 @@ TEST(TiedLayers, EqualOneDevice) {
       InputLayer input(comm, {.slice = slice, .axes = kOverPipeline, .root = 0}, weight);
       OutputLayer output(comm, {.algorithm = algorithm, .slice = slice, .axes = kOverPipeline, .root = 0}, weight);
       input.E(0, tokens);
-      output.share_input(0, rank == 0 ? input.take_embedding(0) : at::empty({40, 12}, at::kDouble),
-                         {in.labels_N, in.weights_N});
+      output.broadcast_input(0, rank == 0 ? input.take_embedding(0) : at::empty({40, 12}, at::kDouble),
+                             {in.labels_N, in.weights_N});
       output.S(0);
       if (algorithm == "naive") output.Z(0);
       output.T(0);
-      input.share_gradient(0, rank == 0 ? output.take_input_gradient(0) : at::Tensor());
+      input.broadcast_gradient(0, rank == 0 ? output.take_input_gradient(0) : at::Tensor());
       input.EB(0);
       output.finish();
       input.finish();

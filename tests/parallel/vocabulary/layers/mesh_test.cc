@@ -116,11 +116,11 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
                       head);
     const at::Tensor x = held.of_stream(in.x_NC).to(c.type);
     const bool at_root = comm.position(kOverPipeline) == 1;
-    layer.share_input(0, at_root ? x : at::empty_like(x),
-                      {.labels_N = held.of_tokens(in.labels_N).flatten(),
-                       .weights_N = held.of_tokens(in.weights_N).flatten(),
-                       .loss_scale = in.loss_scale},
-                      c.loss);
+    layer.broadcast_input(0, at_root ? x : at::empty_like(x),
+                          {.labels_N = held.of_tokens(in.labels_N).flatten(),
+                           .weights_N = held.of_tokens(in.weights_N).flatten(),
+                           .loss_scale = in.loss_scale},
+                          c.loss);
     layer.S(0);
     if (c.algorithm == "naive") layer.Z(0);
     layer.T(0);
@@ -236,7 +236,7 @@ TEST(VocabularyLayersOnMeshes, EmbeddingEqualsALookup) {
             const at::Tensor want = held.of_stream(in.w_VC.index_select(0, tokens));
             error = relative_error(layer.take_embedding(0).view(want.sizes()), want);
           }
-          layer.share_gradient(0, at_root ? dx : at::Tensor());
+          layer.broadcast_gradient(0, at_root ? dx : at::Tensor());
           layer.EB(0);
           layer.finish();
           if (tensor.depth > 1) comm.all_reduce(table.gradient, {kDepth}).wait();

@@ -100,8 +100,8 @@ inline double run_output(OutputLayer& layer, const OutputCase& c, const OutputIn
   const int ahead = rank % 2;
   for (int microbatch = 0; microbatch < c.microbatches; ++microbatch) {
     const at::Tensor x = part(in.x_NC, microbatch).to(c.type);
-    layer.share_input(microbatch, root ? x : at::full_like(x, NAN),
-                      {part(in.labels_N, microbatch), part(in.weights_N, microbatch), in.loss_scale}, c.loss);
+    layer.broadcast_input(microbatch, root ? x : at::full_like(x, NAN),
+                          {part(in.labels_N, microbatch), part(in.weights_N, microbatch), in.loss_scale}, c.loss);
   }
   for (int microbatch = 0; microbatch < c.microbatches + ahead; ++microbatch) {
     if (microbatch < c.microbatches) layer.S(microbatch);

@@ -139,7 +139,7 @@ TEST(OutputLayer, SDoesNotWaitForOthersS) {
                         .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
       OutputLayer layer(comm, {.algorithm = algorithm, .slice = {.rows = rows, .vocabulary = in.vocabulary},
                                .axes = kOverPipeline}, head);
-      for (const int microbatch : {0, 1}) layer.share_input(microbatch, in.x_NC.clone(), {.labels_N = in.labels_N});
+      for (const int microbatch : {0, 1}) layer.broadcast_input(microbatch, in.x_NC.clone(), {.labels_N = in.labels_N});
       const at::Tensor told = at::zeros({1});
       if (rank == 1) comm.recv(told, kOverPipeline, 0).wait();
       for (const int microbatch : {0, 1}) layer.S(microbatch);
@@ -182,7 +182,7 @@ TEST(OutputLayer, TheEarlySumStartsByItself) {
                       .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
     OutputLayer layer(comm, {.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
                              .axes = kOverPipeline}, head);
-    layer.share_input(0, in.x_NC.clone(), {in.labels_N, in.weights_N, in.loss_scale});
+    layer.broadcast_input(0, in.x_NC.clone(), {in.labels_N, in.weights_N, in.loss_scale});
     layer.S(0);
     if (rank == 0) {
       EXPECT_LE(relative_error(layer.take_input_gradient(0), want.dx_NC), 1e-13);
@@ -208,8 +208,8 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
     const OutputPlan plan{.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
                           .axes = kOverPipeline};
     auto layer = std::make_unique<OutputLayer>(comm, plan, head);
-    layer->share_input(0, rank == 0 ? in.x_NC.clone() : at::empty_like(in.x_NC),
-                       {in.labels_N, in.weights_N, in.loss_scale});
+    layer->broadcast_input(0, rank == 0 ? in.x_NC.clone() : at::empty_like(in.x_NC),
+                           {in.labels_N, in.weights_N, in.loss_scale});
     if (rank == 0) gone.wait();  // rank 1 has no statistics yet
     layer->S(0);
     if (rank == 1) {
