@@ -267,14 +267,17 @@ void read_model_keys(Fields& fields, Architecture& model) {
 
 void check_heads(Fields& fields, const Architecture& model) {
   if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
-    fields.refuse("hidden_size", fmt::format("num_attention_heads = {} must divide it", model.num_attention_heads));
+    fields.refuse("hidden_size", fmt::format("num_attention_heads = {} must divide hidden_size = {}",
+                                             model.num_attention_heads, model.hidden_size));
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
                   fmt::format("it must divide num_attention_heads = {}", model.num_attention_heads));
   }
   if (model.head_dim % 2 != 0 || model.head_dim == 0) {
-    fields.refuse("head_dim", "it must be even, because rotary positions turn pairs of elements");
+    fields.refuse("head_dim", fmt::format("head_dim = {} must be even and above 0, because rotary positions turn pairs "
+                                          "of elements",
+                                          model.head_dim));
   }
 }
 

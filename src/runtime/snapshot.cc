@@ -61,7 +61,7 @@ void carry_out(const std::vector<Copy>& copies) {
 std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& prefix) {
   std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
-    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
+    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape});
   }
   return want;
 }

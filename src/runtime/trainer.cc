@@ -233,9 +233,12 @@ void Trainer::stop_on_not_finite(const StepResult& result) {
   // this rank reports first.
   if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
   auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
-  throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}",
-                          result.step, number(result.loss), number(result.norm),
-                          found.empty() ? "none on this rank" : found, comm_.rank(), way_out()));
+  const std::string tensors =
+      found.empty() ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
+                                  comm_.rank())
+                    : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
+  throw Error(fmt::format("step {}: loss {}, gradient norm {}. {} {}", result.step, number(result.loss),
+                          number(result.norm), tensors, way_out()));
 }
 
 void Trainer::print_banner() const {

@@ -90,7 +90,8 @@ class Findings {
       report_.loss_error = error;
     }
     report_.norm_error = std::max(report_.norm_error, norm_error);
-    tell(error, report_.loss_bound, {step, 3, 0, rank}, fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
+    tell(error, report_.loss_bound, {step, 3, 0, rank},
+         fmt::format("the loss ({:.12g} instead of {:.12g})", layout, oracle));
     tell(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
@@ -130,8 +131,8 @@ class Findings {
 
   void tell(double error, double bound, const Place& place, const std::string& what) {
     if (error <= bound) return;
-    tell(place, fmt::format("{} is off by {:.2e} relative to the oracle, {} is what rounding explains", what, error,
-                            bound > 0 ? fmt::format("{:.1e}", bound) : "nothing"));
+    tell(place, fmt::format("{} has a relative error of {:.2e} against the oracle; {}", what, error,
+                            bound > 0 ? fmt::format("rounding explains at most {:.1e}", bound) : "it must be equal"));
   }
 
   void tell(const Place& place, const std::string& difference) {
