@@ -98,7 +98,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       int64_t by_ulysses = 0, by_ring = 0;
       for (const auto& [sequences, microbatches] : sizes) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
-        const auto add = [&](const std::vector<SequenceMessages>& all, int64_t times) {
+        const auto add = [&](const std::vector<Messages>& all, int64_t times) {
           for (const auto& messages : all)
             (messages.axis == kRing ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
         };
