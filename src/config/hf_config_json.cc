@@ -23,7 +23,7 @@ Json rope_scaling(const Architecture& model) {
   return rope;
 }
 
-// No loader knows the modified names. Therefore none takes a model of masked tokens for a causal one, or a model with
+// No loader has the modified names. Therefore none takes a model of masked tokens for a causal one, or a model with
 // capped logits for one without.
 std::string architecture_name(const HfFamily& family, const Architecture& model) {
   return std::string(family.class_prefix) + (model.final_logit_softcapping > 0 ? "Softcapped" : "") +

@@ -17,7 +17,7 @@ namespace {
 
 // A rank is silent only after this many periods without a heartbeat: at one every 10 s, a single one proves nothing.
 constexpr double kMissedBeats = 3;
-// Delay after a process has ended. A launcher knows its signal or exit code, and gets this time to report first.
+// Delay after a process has ended. A launcher has its signal or exit code, and gets this time to report first.
 constexpr double kLauncherFirst_s = 0.6;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";

@@ -33,7 +33,7 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     sum(numbers, false);
     chain_.add_up(numbers);
     read(numbers, made.result);
-    // After a clipped step, this step is likely to be clipped too. No rank then updates before it knows the total norm.
+    // After a clipped step, this step is likely to be clipped too. No rank then updates before it has the total norm.
     made.moved = !expects_clipping_ && permits_update(made.result);
     if (!made.moved) return;
     if (!chain_.ends_here()) before_.keep();  // the last rank knows the total and never undoes a step

@@ -1,6 +1,5 @@
-// The interpreter of the schedule: it carries out one rank's row of Actions. It knows how each kind of Action computes,
-// sends or receives, and it records when each Action ran. It knows neither why the row has its order nor what a stage
-// computes.
+// The interpreter of the schedule: it carries out one rank's row of Actions. It computes, sends and receives, and
+// records when each Action ran. It depends neither on why the row has its order nor on what a stage computes.
 // A RECV that stands between two computations is posted before the first of them, so that the message arrives while the
 // rank computes. In the row 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives from then until
 // the stage that reads it is done with it.

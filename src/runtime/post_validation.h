@@ -10,7 +10,7 @@
 namespace orthant {
 
 /// Sums step statistics along the pipeline axis, and returns the total in the opposite direction. Example: 3 ranks have
-/// 1, 2 and 3. After add_up() they have 1, 3 and 6; after learn() all have 6. The last rank knows the total first.
+/// 1, 2 and 3. After add_up() they have 1, 3 and 6; after learn() all have 6. The last rank has the total first.
 class StepChain {
  public:
   /// The Comm must outlive it.
