@@ -156,7 +156,7 @@ def relative(have, want):
 def loss_bounds(steps, parameters, first, of_gradient, max_norm):
     """Returns, for each step of one device's run, the bound of another layout's relative loss error. It is the bound of
     the first forward plus the effect of the weights' drift, where gradients have a relative error of of_gradient
-    (docs/numerics.md, "Whole runs")."""
+    (docs/derivations.md, "Whole runs")."""
     drift, bounds = 0.0, []
     for step in steps:
         bounds.append(first + drift / step["loss"])

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Checks the language of comments: none begins with a word that announces a fragment ("Of", "What", "Whose"), and none
-leaves a quantity without a name ("so many", "of as many"). Run by ctest as `comments`.
+leaves a quantity without a name ("so many", "of as many"). Comments of src/ must not use the words that the glossary of
+the project replaces either ("knows", "heard"); names in backticks and in capitals may.
+Run by ctest as `comments`.
 
   tools/check_comments.py [ROOT]    exit code 1, and one line for each finding, if something is wrong
 """
@@ -16,6 +18,15 @@ RULES = (
     (re.compile(r".*?\b(so many|so much|of as many|of as much)\b", re.S),
      "a comment says \"{}\": name the quantity"),
 )
+# Replaced words, with the words to use. Comments of src/ only.
+REPLACED = {
+    "heard": "received", "told": "reported, passed", "said": "reported", "speaks": "reports", "knows": "has",
+    "settles?": "finalize", "settled": "finalized", "judges?": "validate", "judged": "validated",
+    "meetings?": "rendezvous", "departures?": "send completion", "spoiled": "with_mutation",
+    "put away": "free", "loads? again": "re-gather", "as many as": "equally many", "beside": "compared with, together with",
+    "first like": "replica leader", "those alike": "replicas",
+}
+NAMES = re.compile(r"`[^`]*`|\b[A-Z][A-Z_]+\b")
 ALLOWED = ("src/comm/gloo_stubs",)  # declarations of another library
 
 
@@ -41,8 +52,14 @@ def comments_of(path, text):
 
 def check_file(path, text):
     """Returns the findings of one file, as lines of text."""
-    return [f"{path}:{comment.line}: {message.format(match[1])}" for comment in comments_of(path, text)
-            for rule, message in RULES if (match := rule.match(comment.text))]
+    comments = comments_of(path, text)
+    found = [f"{path}:{comment.line}: {message.format(match[1])}" for comment in comments
+             for rule, message in RULES if (match := rule.match(comment.text))]
+    if path.startswith("src/"):
+        found += [f"{path}:{comment.line}: a comment says \"{match[0]}\": use {better}" for comment in comments
+                  for word, better in REPLACED.items()
+                  if (match := re.search(rf"\b{word}\b", NAMES.sub("", comment.text), re.I))]
+    return found
 
 
 def files_of(root):

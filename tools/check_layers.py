@@ -24,18 +24,18 @@ ROOMS = {
     "base": Room("Errors, checks, text for people, strict JSON, hashes, random bits by number, mapped files.", False),
     "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
     "schedule": Room("Who does what when: actions, schedules, timelines, drawings.", False, "base"),
-    "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
-    "parallel/data/plan": Room("Data parallelism as values: buckets, shares of a batch.", False, "mesh schedule base"),
+    "model/plan": Room("The model's parameters, shapes, bytes and operations, computed without building it.", False, "base"),
+    "parallel/data/plan": Room("Data parallelism as values: buckets, shards of a batch.", False, "mesh base"),
     "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
-    "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, elements received.", False, "model/plan mesh base"),
+    "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, elements received.", False, "model/plan mesh"),
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
-    "parallel/vocabulary/plan": Room("The vocabulary layers cut over a pipeline's ranks, as values: orders of their shares, other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),
+    "parallel/vocabulary/plan": Room("Vocabulary layers sharded over pipeline ranks, as values: orders of the passes, and other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),
     "config": Room("The run file: its keys, their laws, and the model, mesh and sharding that it asks for.", False,
                    "parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
                  "config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
-                   "plan config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+                   "plan config parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
     "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,
                    "plan config schedule base"),
     "launch": Room("Processes, their rendezvous over a store, heartbeats and failure reports.", True, "base"),
@@ -43,20 +43,19 @@ ROOMS = {
                  "launch mesh base"),
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
-    "data": Room("Text to tokens to microbatches, in an order that no layout changes.", False, "mesh base"),
-    "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "config model/plan base"),
+    "data": Room("Text to tokens to microbatches, in an order that no layout changes.", False, "base"),
+    "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "config base"),
     "parallel/data": Room("Data parallelism carried out: gradients reduced while backward runs.", True,
-                          "parallel/data/plan comm mesh base"),
-    "parallel/sequence": Room("Attention over sequences that no rank holds whole: rings, all-to-alls.", True,
-                              "parallel/sequence/plan comm model mesh base"),
-    "parallel/tensor": Room("Products of matrices, and the layers around them, that no rank holds whole.", True,
+                          "parallel/data/plan comm base"),
+    "parallel/sequence": Room("Attention over sequences that no rank holds in full: rings, all-to-alls.", True,
+                              "parallel/sequence/plan comm model base"),
+    "parallel/tensor": Room("Products of matrices, and the layers around them, that no rank holds in full.", True,
                             "parallel/tensor/plan comm model model/kernels mesh base"),
-    "parallel/vocabulary": Room("The embedding and the output layer with its loss, cut by rows of the vocabulary.", True,
-                                "parallel/vocabulary/plan parallel/tensor parallel/tensor/plan comm model model/kernels mesh "
-                                "base"),
+    "parallel/vocabulary": Room("The embedding and the output layer with its loss, sharded by rows of the vocabulary.", True,
+                                "parallel/vocabulary/plan parallel/tensor comm model model/kernels base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
-                    "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan parallel/vocabulary report plan config comm launch model model/plan data checkpoint mesh schedule base"),
-    "app": Room("The commands.", True, "runtime advice report plan config comm launch model model/plan data checkpoint mesh schedule base"),
+                    "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
+    "app": Room("The commands.", True, "runtime advice report plan config comm launch model data checkpoint schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")
@@ -135,7 +134,7 @@ def find_cycle(graph):
 def check_arrows(files):
     for (room, other), where in sorted(arrows_of(files).items()):
         if other not in ROOMS[room].arrows.split():
-            yield f"{where}: {room} may not know {other} (it may know: {ROOMS[room].arrows or 'nothing'})"
+            yield f"{where}: {room} may not include {other} (it may include: {ROOMS[room].arrows or 'nothing'})"
     paths = {f.path[4:] for f in files if f.path.startswith("src/")}
     graphs = {"rooms of the table": {name: room.arrows.split() for name, room in ROOMS.items()},
               "files": {f.path[4:]: [i for i in f.includes if i in paths] for f in files if f.path.startswith("src/")}}
@@ -144,13 +143,22 @@ def check_arrows(files):
             yield f"a cycle between {what}: {' -> '.join(cycle)}"
 
 
+def check_unused(files):
+    """Yields the arrows of the table that no include uses."""
+    real = arrows_of(files)
+    for room in sorted({f.room for f in files if f.room}):
+        for other in ROOMS[room].arrows.split():
+            if (room, other) not in real:
+                yield f"tools/check_layers.py: {room} may include {other}, but no file does; remove the arrow"
+
+
 def check_torch(f):
     """Yields violations of the torch line, and names of transports outside comm."""
     for include in f.includes:
         if include in WHOLE_TORCH:
             yield f"{f.path} includes {include}: take ATen/core/Tensor.h or per-operator headers"
         elif f.room and not ROOMS[f.room].torch and TORCH_HEADER.match(include):
-            yield f"{f.path} includes {include}: {f.room} knows no torch"
+            yield f"{f.path} includes {include}: {f.room} links no torch"
         if f.room and f.room != "comm" and f.path not in STORE_FILES and ONLY_COMM_HEADER.match(include):
             yield f"{f.path} includes {include}: only comm names its transports"
     code = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"', "", f.text, flags=re.S)
@@ -199,10 +207,10 @@ def check_build(root):
             yield f"CMakeLists.txt: {room} is no room of the table in tools/check_layers.py"
             continue
         if "TORCH" in words and not ROOMS[room].torch:
-            yield f"CMakeLists.txt links torch into {room}, which knows no torch"
+            yield f"CMakeLists.txt links torch into {room}, which must not link it"
         for other in words:
             if other in ROOMS and other not in ROOMS[room].arrows.split():
-                yield f"CMakeLists.txt links {other} into {room}, which may not know it"
+                yield f"CMakeLists.txt links {other} into {room}, which may not include it"
 
 
 def check_papers(root, path="docs/papers.md"):
@@ -228,12 +236,12 @@ def print_map(root):
     rooms = [room for room in ROOMS if any(f.room == room for f in files)]
     real = {room: [other for other in ROOMS if (room, other) in arrows_of(files)] for room in rooms}
     out = ["# Map", "", "The rooms of `src/` and what each includes. Printed by `tools/check_layers.py --map > docs/map.md`; the",
-           "test `layers` fails when the page and the code differ. `X/plan` is the half of folder X that knows no torch.", "",
-           "| room | what it knows | includes | torch |", "|---|---|---|---|"]
+           "test `layers` fails when the page and the code differ. `X/plan` is the half of folder X that links no torch.", "",
+           "| room | contents | includes | torch |", "|---|---|---|---|"]
     for room in rooms:
         out.append(f"| {room} | {ROOMS[room].sentence} | {', '.join(real[room])} | {'yes' if ROOMS[room].torch else ''} |")
     out += ["", "The same as a drawing, without the arrows that follow from others:", "", "```mermaid", "flowchart TB"]
-    for title, torch in (("knows no torch", False), ("knows torch", True)):
+    for title, torch in (("links no torch", False), ("links torch", True)):
         out.append(f'  subgraph "{title}"')
         out += [f'    {node(room)}["{room}"]' for room in rooms if ROOMS[room].torch == torch]
         out.append("  end")
@@ -261,7 +269,7 @@ def main(arguments):
     if "--map" in arguments:
         print(print_map(root), end="")
         return 0
-    found = check(root)
+    found = [*check(root), *check_unused(read_tree(root))]
     with_map = os.path.join(root, "docs/map.md")
     if not os.path.exists(with_map) or open(with_map, encoding="utf-8").read() != print_map(root):
         found.append("docs/map.md is not what the code is: tools/check_layers.py --map > docs/map.md")

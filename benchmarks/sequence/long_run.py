@@ -4,7 +4,7 @@
 Both runs train examples/long_context.toml, made longer: one sequence of the Jargon File per step, half the layers,
 attention to the full sequence, in float32. Before the first update, the relative difference of the loss must be at most
 1e-6, and that of the gradient's norm at most 1e-5. These are the bounds of USP, check 10. In later steps the weights
-drift (docs/numerics.md, "Whole runs"). The bound of the loss then grows by (sum of 2 lr sqrt(P) B |g| over the previous
+drift (docs/derivations.md, "Whole runs"). The bound of the loss then grows by (sum of 2 lr sqrt(P) B |g| over the previous
 steps) / loss, with B = 1e-5 for gradients. Exits with 1 if a bound is exceeded.
 
   python3 benchmarks/sequence/long_run.py [--quick] [--steps 3] [--layout-only model.sliding_window=16384]

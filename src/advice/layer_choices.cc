@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <tuple>
+#include <utility>
 
 #include "advice/attention_time.h"
 #include "base/errors.h"
@@ -80,6 +81,11 @@ std::string cut_name(const SequencePlan& cut, int data) {
                             cut.window > 0 ? fmt::format(" in windows of {}", cut.window) : "");
 }
 
+void set_not_comparable(LayerChoice& choice, std::string remark) {
+  choice.is_comparable = false;
+  choice.remark = std::move(remark);
+}
+
 LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
   const auto& t = layer.plan.config.training;
@@ -92,7 +98,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       int64_t by_ulysses = 0, by_ring = 0;
       for (const auto& [sequences, microbatches] : sizes) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
-        const auto add = [&](const std::vector<SequenceMessages>& all, int64_t times) {
+        const auto add = [&](const std::vector<Messages>& all, int64_t times) {
           for (const auto& messages : all)
             (messages.axis == kRing ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
         };
@@ -108,7 +114,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
                    layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
     }
   }
-  if (t.global_batch_size < data) choice.refusal = fmt::format("needs {} sequences a step", data);
+  if (t.global_batch_size < data) set_not_comparable(choice, fmt::format("needs {} sequences a step", data));
   return choice;
 }
 
@@ -144,7 +150,8 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
   const int64_t gathered = layer.sent(CollectiveKind::all_gather, layer.parameters) * layer.element;
   two.parameter_bytes = layer.sent(CollectiveKind::reduce_scatter, layer.parameters) * layer.master + gathered;
   two.state_bytes = (layer.optimizer() + layer.gradients()) / n + layer.parameters * layer.element;
-  two.refusal = kNotBuilt, two.chosen = false;
+  set_not_comparable(two, kNotBuilt);
+  two.chosen = false;
   LayerChoice three = two;
   three.name = fmt::format("data {}, ZeRO 3", n);
   three.parameter_bytes += gathered;
@@ -194,26 +201,26 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
                      .activation_bytes = (4 + 2 * again) * reduced,
                      .state_bytes = layer.state() / n,
                      .saved_bytes = streams + (kept - streams) / n};
-  tensor.refusal = planned_by(layer, "tensor_parallel_degree", false);
+  set_not_comparable(tensor, planned_by(layer, "tensor_parallel_degree", false));
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = (10 + 4 * again) * gathered;
   sequence.saved_bytes = kept / n;
-  sequence.refusal = planned_by(layer, "tensor_parallel_degree");
+  set_not_comparable(sequence, planned_by(layer, "tensor_parallel_degree"));
   const int live = std::min(n, num_microbatches(t.global_batch_size, t.local_batch_size, 1));
   LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
                        .data = 0,
                        .activation_bytes = 2 * layer.step_row * layer.element / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n,
                        .saved_bytes = kept * live / n};
-  pipeline.refusal = planned_by(layer, "pipeline_parallel_degree");
+  set_not_comparable(pipeline, planned_by(layer, "pipeline_parallel_degree"));
   choices.insert(choices.end(), {tensor, sequence, pipeline});
 }
 
 template <class Key>
 const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
   return *std::min_element(choices.begin(), choices.end(), [&](const LayerChoice& a, const LayerChoice& b) {
-    return std::tuple(!a.refusal.empty(), key(a)) < std::tuple(!b.refusal.empty(), key(b));
+    return std::tuple(!a.is_comparable, key(a)) < std::tuple(!b.is_comparable, key(b));
   });
 }
 
@@ -262,8 +269,8 @@ std::string explain_layer_choices(const Plan& plan) {
   if (plan.tensor.ranks() > 1 || plan.stages.size() > 1) return "";  // these plans have tables of their own
   const auto choices = layer_choices(plan);
   if (choices.empty() && plan.mesh.size() > 1) {
-    return "  not compared: with Linformer a layer computes something else than with full attention, which these ways "
-           "share\n";
+    return "  not compared: Linformer computes another function than full attention, so the layouts of full attention "
+           "are no alternatives\n";
   }
   if (choices.empty()) return "";
   const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
@@ -279,7 +286,7 @@ std::string explain_layer_choices(const Plan& plan) {
     if (&choice == &light) remarks.push_back("sends least");
     if (&choice == &small) remarks.push_back("holds least");
     if (timed && &choice == &fastest(choices)) remarks.push_back("fastest");
-    if (!choice.refusal.empty()) remarks.push_back(choice.refusal);
+    if (!choice.remark.empty()) remarks.push_back(choice.remark);
     rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes),
                     bytes(choice.state_bytes), bytes(choice.saved_bytes)});
     if (timed)
@@ -289,15 +296,18 @@ std::string explain_layer_choices(const Plan& plan) {
   std::string text = text_table(rows);
   if (timed) {
     text += fmt::format(
-        "  fastest in attention: {}, for the all-to-alls, which nothing hides, and the longer of computing and ring\n",
+        "  fastest attention: {}. The estimate is the time of the all-to-alls plus the longer of computation and "
+        "ring.\n",
         fastest(choices).name);
   }
-  const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.saved_bytes));
-  if (&light == &small)
-    return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
+  const std::string held = bytes(small.state_bytes + small.saved_bytes);
+  if (&light == &small) {
+    return text + fmt::format("  recommended: {}. It sends the fewest bytes and holds the fewest ({} a layer).\n",
+                              light.name, held);
+  }
   return text + fmt::format(
-                    "  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"
-                    "  where they do not: {}, which {}\n",
+                    "  recommended: {}, which sends the fewest bytes ({} a layer), if {} a layer fit a rank.\n"
+                    "  Otherwise: {}, which holds {} a layer.\n",
                     light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.saved_bytes), small.name,
                     held);
 }

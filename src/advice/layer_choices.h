@@ -22,7 +22,8 @@ struct LayerChoice {
   int64_t ulysses_bytes = 0, ring_bytes = 0;  // parts of activation_bytes that are sent along these axes
   int64_t state_bytes = 0;  // held: parameters, gradients and optimizer state
   int64_t saved_bytes = 0;  // activations kept from forward to backward
-  std::string refusal;      // why the run cannot take this way; empty if it can
+  bool is_comparable = true;  // false: another table plans this way, or the run cannot take it
+  std::string remark;         // why it is not comparable
   bool chosen = false;
   double seconds = 0;  // attention_seconds(), if the links are known
 
@@ -37,7 +38,7 @@ struct LayerChoice {
 /// tensor_choices() and schedule_choices() compare.
 std::vector<LayerChoice> layer_choices(const Plan& plan);
 
-/// Returns the choice that sends fewest bytes, among those that the run can take; of equals, the one that keeps fewest.
+/// Returns the choice that sends fewest bytes, among those that are comparable; of equals, the one that keeps fewest.
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices);
 /// Returns the choice that holds and keeps fewest bytes, among the same; of equals, the one that sends fewest.
 const LayerChoice& holds_least(const std::vector<LayerChoice>& choices);

@@ -22,8 +22,8 @@ using Remedy = std::vector<Setting>;
 std::optional<Config> with_settings(Config config, const Remedy& remedy);
 
 /// Returns at most three remedies that `check` accepts, those with the fewest settings first, or none. Each begins with
-/// a key of the refusal. If a new value breaks a further law, the remedy also sets a key of that law. `check` must throw Refusal
-/// or another ConfigError for an illegal configuration. It is called at most a few thousand times.
+/// a key of the refusal. If a new value breaks a further law, the remedy also sets a key of that law. `check` must
+/// throw Refusal or another ConfigError for an illegal configuration. It is called at most a few thousand times.
 std::vector<Remedy> nearest_legal(const Config& config, const Refusal& refusal,
                                   const std::function<void(const Config&)>& check);
 

@@ -106,7 +106,7 @@ void add_choices(Json& out, const Plan& plan) {
          {"activation_bytes", choice.activation_bytes},
          {"state_bytes", choice.state_bytes},
          {"kept_bytes", choice.saved_bytes},
-         {"refusal", choice.refusal},
+         {"refusal", choice.remark},
          {"chosen", choice.chosen},
          {"sends_least", &choice == &sends_least(choices)},
          {"seconds", timed && choice.shards_batch_or_sequences() ? Json(choice.seconds) : Json()},

@@ -8,13 +8,14 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
+#include "config/from_config.h"
+#include "config/table.h"
 #include "plan/plan.h"
 
 namespace orthant {
 namespace {
 
-constexpr std::string_view kPlacements[] = {"none",        "redistribution", "interlaced",
-                                            "naive",       "algorithm_1",    "algorithm_2"};
+constexpr const char* kKey = "parallelism.vocabulary_parallel";
 
 void fill_costs(VocabularyChoice& choice, const Plan& plan) {
   choice.compute = plan.timeline.busy;
@@ -48,7 +49,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
   std::vector<VocabularyChoice> choices;
   if (plan.schedule.rows.size() == 1) return choices;
   const std::string& own = plan.config.parallelism.vocabulary_parallel;
-  for (const std::string_view name : kPlacements) {
+  for (const std::string& name : find_key(kKey)->legal.choices) {
     VocabularyChoice& choice = choices.emplace_back();
     choice.name = name;
     choice.chosen = name == own;
@@ -58,8 +59,8 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
     }
     Config other = plan.config;
     other.parallelism.vocabulary_parallel = name;
-    other.origins["parallelism.vocabulary_parallel"] = "compared";
-    if (name != "none" && name != "redistribution" && plan.post_validates()) {
+    other.origins[kKey] = "compared";
+    if (shards_vocabulary(other) && plan.post_validates()) {
       other.parallelism.pipeline_parallel_post_validation = false;
       choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
     }

@@ -103,7 +103,8 @@ void define_generate(CLI::App& app, Command& command) {
       ->required()
       ->type_name("")
       ->check(named("runs/jargon"));
-  app.add_option("--prompt", arguments.prompt, "text to continue; default: the start of a document")->type_name("TEXT");
+  app.add_option("--prompt", arguments.prompt, "text to continue; default: none, the model begins a new document")
+      ->type_name("TEXT");
   app.add_option("--max-new-tokens", arguments.max_new_tokens, "number of tokens to generate; default 200")
       ->type_name("N")
       ->check(whole_number(1));

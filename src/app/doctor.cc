@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <torch/version.h>
@@ -21,6 +20,8 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "launch/launch.h"
+#include "launch/spawn.h"
+#include "runtime/machine_memory.h"
 #include "comm/shared_memory.h"
 #include "comm/transport.h"
 
@@ -42,7 +43,7 @@ std::string read_all(const std::string& path) {
   return text.str();
 }
 
-// The text after the colon in the first line that begins with `name`, for /proc/cpuinfo and /proc/meminfo.
+// The text after the colon in the first line that begins with `name`, for /proc/cpuinfo.
 std::string proc_field(const std::string& text, const std::string& name) {
   for (const std::string& line : split(text, '\n')) {
     if (!line.starts_with(name)) continue;
@@ -52,14 +53,8 @@ std::string proc_field(const std::string& text, const std::string& name) {
   return "";
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 Finding check_cpu() {
-  const int cores = usable_cores();
+  const int cores = available_cores();
   Finding finding{"cpu", fmt::format("{}, {} cores usable", proc_field(read_all("/proc/cpuinfo"), "model name"), cores),
                   ""};
   // A container's CPU limit: "quota period" in microseconds, or "max period".
@@ -84,17 +79,13 @@ Finding check_instructions() {
 }
 
 Finding check_memory() {
-  const std::string text = read_all("/proc/meminfo");
-  const auto kib = [&](const char* name) { return std::atof(proc_field(text, name).c_str()) * 1024; };
-  double available = kib("MemAvailable");
-  Finding finding{"memory", fmt::format("{} of {} available", format_bytes(available), format_bytes(kib("MemTotal"))),
+  const MachineMemory memory = machine_memory();
+  if (memory.total_bytes <= 0) return {"memory", "not known, because /proc/meminfo cannot be read", ""};
+  const auto available = static_cast<double>(memory.available_bytes);
+  Finding finding{"memory",
+                  fmt::format("{} of the {} of {} available", format_bytes(available),
+                              format_bytes(static_cast<double>(memory.total_bytes)), memory.owner),
                   ""};
-  double limit = 0, used = 0;
-  if (std::istringstream(read_all("/sys/fs/cgroup/memory.max")) >> limit) {
-    std::istringstream(read_all("/sys/fs/cgroup/memory.current")) >> used;
-    finding.found += fmt::format(", this container may use {} and uses {}", format_bytes(limit), format_bytes(used));
-    available = std::min(available, limit - used);
-  }
   if (available < 2 * kGib)
     finding.advice = "less than 2 GiB is available; orthant plan run.toml shows what a run needs";
   return finding;
@@ -114,7 +105,7 @@ Finding check_threads() {
   Finding finding{"threads", fmt::format("{} per process", at::get_num_threads()), ""};
   if (variable != nullptr) {
     finding.found += fmt::format(", OMP_NUM_THREADS={}", variable);
-    if (std::atoi(variable) > usable_cores()) finding.advice = "more threads than cores; unset OMP_NUM_THREADS";
+    if (std::atoi(variable) > available_cores()) finding.advice = "more threads than cores; unset OMP_NUM_THREADS";
   }
   return finding;
 }
@@ -162,7 +153,7 @@ Finding check_space(const std::string& name, const std::string& path, double lea
 Finding check_shared_memory() {
   const int64_t free = free_shared_memory();
   return {"/dev/shm", fmt::format("{} free", format_bytes(static_cast<double>(free))),
-          shared_memory_problem(free, std::max(2, usable_cores()))};
+          shared_memory_problem(free, std::max(2, available_cores()))};
 }
 
 // Checks the transports of UCX: shared memory within a machine, a network between machines.

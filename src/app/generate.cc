@@ -28,7 +28,9 @@ std::string model_directory(const std::string& directory) {
   if (fs::exists(fs::path(directory) / "config.json")) return directory;
   if (const auto latest = find_latest(directory + "/checkpoints")) return *latest;
   throw ConfigError(
-      fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json", directory));
+      fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json; name a run folder "
+                  "that has saved a checkpoint, such as runs/jargon, or a Hugging Face directory",
+                  directory));
 }
 
 at::ScalarType working_dtype(const std::string& stored) {
@@ -78,8 +80,10 @@ int generate(const GenerateArguments& arguments) {
   }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.model.vocab_size) {
-    throw DataError(fmt::format("{}: the tokenizer has {} tokens, but the model has {}", directory,
-                                tokenizer->vocab_size(), config.model.vocab_size));
+    throw DataError(
+        fmt::format("{}: the tokenizer has {} tokens, but the model has {}; the model must have at least "
+                    "as many entries as the tokenizer; use the tokenizer that belongs to it",
+                    directory, tokenizer->vocab_size(), config.model.vocab_size));
   }
   const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));

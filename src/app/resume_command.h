@@ -13,8 +13,8 @@ namespace orthant {
 std::string shell_quoted(const std::vector<std::string>& words);
 
 /// Returns the command that resumes the run. If the user must complete it, a second line in parentheses says how.
-/// `command`: the command line of this process, program first. `launch`: what the launcher told this process, if there
-/// is a launcher. `ancestors`: the command lines of the processes above this one, nearest first. They include that of
+/// `command`: the command line of this process, program first. `launch`: the variables of the launcher, if there is
+/// one. `ancestors`: the command lines of the processes above this one, nearest first. They include that of
 /// torchrun or mpirun on the machine where it was started. srun is no ancestor of its tasks, so its command line is
 /// built from the numbers of nodes and tasks.
 std::string resume_command(const std::vector<std::string>& command, const std::optional<Launch>& launch,

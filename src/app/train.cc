@@ -19,6 +19,7 @@
 #include "app/resume_command.h"
 #include "app/run_setup.h"
 #include "app/streams.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -96,9 +97,9 @@ bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
     const Store& store = rendezvous.store;
     const bool first = post_failure(store, message);
     store.add("abort/acknowledged", 1);
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     while (rendezvous.serves && store.add("abort/acknowledged", 0) < rendezvous.world_size &&
-           std::chrono::steady_clock::now() - start < std::chrono::duration<double>(kOthersFail_s)) {
+           seconds_since(start) < kOthersFail_s) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return first;

@@ -70,7 +70,7 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
                                 counted(report.steps, "step"), text_table(rows));
   out +=
       "  error:    |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
-      "  bound:    the largest error that another order of additions can cause; docs/numerics.md derives it\n";
+      "  bound:    the largest error that another order of additions can cause; docs/derivations.md derives it\n";
   if (report.weights.bound == 0) {
     out += "  weights:  compared after an update with the gradients of one device, which every layout rounds alike\n";
   }

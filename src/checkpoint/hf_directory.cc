@@ -178,9 +178,8 @@ TensorDifferences compare_tensors(const TensorSet& found, std::span<const Expect
     }
     const TensorBytes tensor = found.tensor(tensor_spec.name);
     if (tensor.shape == tensor_spec.shape) continue;
-    differences.clashes.push_back(fmt::format("{}: shape {}, expected {}{}", tensor_spec.name, shape_text(tensor.shape),
-                                              shape_text(tensor_spec.shape),
-                                              tensor_spec.reason.empty() ? "" : " because " + tensor_spec.reason));
+    differences.clashes.push_back(fmt::format("{}: shape {}, expected {}", tensor_spec.name, shape_text(tensor.shape),
+                                              shape_text(tensor_spec.shape)));
   }
   for (const std::string& name : found.names()) {
     if (!known.contains(name) && !name.ends_with(".rotary_emb.inv_freq")) differences.unexpected.push_back(name);
@@ -194,7 +193,10 @@ void check_tensors(const TensorSet& found, std::span<const ExpectedTensor> expec
                    std::span<const std::string> optional) {
   const TensorDifferences differences = compare_tensors(found, expected, optional);
   if (differences.none()) return;
-  std::string message = fmt::format("{}: the tensors do not match the model", source);
+  std::string message = fmt::format(
+      "{}: the tensors must be those of the run file's [model]; take the sizes from this directory with model.from, or "
+      "name another directory",
+      source);
   const auto list = [&](const char* title, const std::vector<std::string>& lines) {
     if (!lines.empty()) message += fmt::format("\n  {} ({}): {}", title, lines.size(), join(lines, "; "));
   };

@@ -28,18 +28,17 @@ std::map<std::string, FileDigest> write_hf_directory(const std::string& director
 /// shard is missing, lies outside the directory, or holds other names than the index states.
 TensorSet open_hf_weights(const std::string& directory);
 
-/// A tensor of the model. `reason` explains the shape in a message, for example "num_key_value_heads = 8".
+/// A tensor of the model.
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::string reason;
 };
 
 /// Differences between the tensors of files and of a model; all lists are sorted by name.
 struct TensorDifferences {
   std::vector<std::string> unexpected;
   std::vector<std::string> missing;
-  std::vector<std::string> clashes;  // "NAME: shape [2, 3], expected [4, 3] because num_key_value_heads = 8"
+  std::vector<std::string> clashes;  // "NAME: shape [2, 3], expected [4, 3]"
   bool none() const { return unexpected.empty() && missing.empty() && clashes.empty(); }
 };
 

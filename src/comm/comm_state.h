@@ -56,7 +56,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   [[noreturn]] void fail(const GroupCall& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool must_report);
-  /// How long a failed operation waits until the watch knows the cause, in seconds.
+  /// How long a failed operation waits until the watch has found the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& signature, const std::string& reason);
 

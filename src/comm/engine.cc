@@ -201,7 +201,12 @@ void Engine::wait(Job& job) {
       if (cancelled_) throw CommError("the wait was cancelled");
       const double left_s = options_.timeout_s - seconds_since(start);
       if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
-      if (left_s < 0) throw CommError(fmt::format("Timed out after {} s", options_.timeout_s));
+      if (left_s < 0) {
+        throw CommError(
+            fmt::format("no progress from the peers within {} s; increase run.timeout_s if a rank may be "
+                        "busy that long",
+                        options_.timeout_s));
+      }
       sleep(turn.lock(), left_s);
     }
   }

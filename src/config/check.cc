@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "config/from_config.h"
 #include "config/parallelism_check.h"
 #include "config/refusal.h"
 
@@ -131,9 +132,7 @@ void check_linformer(const Config& config) {
 }
 
 void check_post_validation(const Config& config) {
-  const std::string& vocabulary = config.parallelism.vocabulary_parallel;
-  if (!config.parallelism.pipeline_parallel_post_validation) return;
-  if (vocabulary == "none" || vocabulary == "redistribution") return;
+  if (!config.parallelism.pipeline_parallel_post_validation || !shards_vocabulary(config)) return;
   refuse(config, "parallelism.pipeline_parallel_post_validation",
          fmt::format("must be false with {}, because all ranks then wait for each other in every microbatch",
                      config.locate("parallelism.vocabulary_parallel")),

@@ -93,6 +93,11 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
 
 }  // namespace
 
+bool shards_vocabulary(const Config& config) {
+  const std::string& how = config.parallelism.vocabulary_parallel;
+  return how != "none" && how != "redistribution";
+}
+
 Mesh make_mesh(const Config& config, int ranks) {
   std::vector<Degree> degrees = degrees_of(config, ranks);
   double product = 1;  // of the degrees but -1; it may exceed 64 bits

@@ -18,6 +18,9 @@ Architecture make_architecture(const Config& config, int64_t vocab_size);
 /// Returns the loss that training computes from a token's logits.
 OutputLoss make_output_loss(const Config& config);
 
+/// True if the embedding and the output layer are sharded by vocabulary rows over all pipeline ranks.
+bool shards_vocabulary(const Config& config);
+
 /// Returns the mesh of a run over `ranks` ranks; a degree of -1 takes the remaining ranks. Throws ConfigError with the
 /// nearest legal degree if the degrees do not fit the ranks.
 Mesh make_mesh(const Config& config, int ranks);

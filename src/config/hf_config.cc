@@ -196,8 +196,8 @@ int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
 }
 
 // A key of the run file's [model] that has a few legal texts.
-std::string read_choice(Fields& fields, const std::string& name, const std::string& fallback) {
-  const std::string text = fields.text(name).value_or(fallback);
+std::string read_choice(Fields& fields, const std::string& name) {
+  const std::string text = fields.text(name).value_or("");
   const auto& choices = find_key("model." + name)->legal.choices;
   if (std::ranges::find(choices, text) == choices.end()) fields.refuse(name, "must be " + join_or(choices));
   return text;
@@ -206,8 +206,8 @@ std::string read_choice(Fields& fields, const std::string& name, const std::stri
 // The operations of a block that the family stands for.
 void read_operations(Fields& fields, const HfFamily& family, Architecture& model) {
   if (family.norm.empty()) {
-    model.norm = read_choice(fields, "norm", model.norm);
-    model.mlp = read_choice(fields, "mlp", model.mlp);
+    model.norm = read_choice(fields, "norm");
+    model.mlp = read_choice(fields, "mlp");
     model.qk_norm = fields.boolean("qk_norm", false);
     return;
   }
@@ -286,6 +286,7 @@ void read_model_keys(Fields& fields, const HfDefaults& defaults, Architecture& m
       const bool may_be_zero = key->hugging_face.only_if_set;
       size = fields.integer(name, required.contains(name) ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
     }
+    if (const auto law = illegal(*key, config)) fields.refuse(name, *law);
   }
   model = config.model;
 }
@@ -300,7 +301,9 @@ void check_heads(Fields& fields, const Architecture& model) {
                   fmt::format("must divide num_attention_heads = {}", model.num_attention_heads));
   }
   if (model.head_dim % 2 != 0 || model.head_dim == 0) {
-    fields.refuse("head_dim", "must be even and above 0, because rotary positions turn pairs of elements");
+    fields.refuse("head_dim",
+                  fmt::format("{} must be even and above 0, because rotary positions turn pairs of elements",
+                              model.head_dim));
   }
 }
 

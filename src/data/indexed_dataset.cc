@@ -207,15 +207,4 @@ void IndexedDataset::read(int64_t document, int64_t offset, std::span<int32_t> o
   }
 }
 
-void IndexedDataset::check_all_tokens() const {
-  std::vector<int32_t> tokens;
-  for (int64_t document = 0; document < num_documents(); ++document) {
-    const int64_t length = document_length(document);
-    for (int64_t done = 0; done < length; done += static_cast<int64_t>(tokens.size())) {
-      tokens.resize(static_cast<size_t>(std::min<int64_t>(length - done, 1 << 16)));
-      read(document, done, tokens);
-    }
-  }
-}
-
 }  // namespace orthant

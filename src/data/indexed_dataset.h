@@ -28,8 +28,6 @@ class IndexedDataset {
   /// Copies out.size() tokens of the document, starting at offset. The range must lie inside the document (LogicError).
   /// Throws DataError with file, offset, document and position for a token that is negative or outside the vocabulary.
   void read(int64_t document, int64_t offset, std::span<int32_t> out) const;
-  /// Reads every token once, to find invalid ones before a run starts. Throws as read() does.
-  void check_all_tokens() const;
   /// Hash of the .idx file and of the size of .bin; identifies the dataset in checkpoints.
   uint64_t fingerprint() const;
   const std::string& prefix() const;

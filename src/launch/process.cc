@@ -80,6 +80,11 @@ ProcessState process_state(const std::string& identity) {
   return stat->state == 'T' || stat->state == 't' ? ProcessState::stopped : ProcessState::running;
 }
 
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
 std::string random_nonce() {
   std::random_device entropy;
   return fmt::format("{:08x}{:08x}", entropy(), entropy());

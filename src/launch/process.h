@@ -21,6 +21,9 @@ ProcessState process_state(const std::string& identity);
 /// The pid of the identity, for messages; 0 if the identity is malformed.
 int pid_of(const std::string& identity);
 
+/// Name of a signal, for example "SIGTERM".
+std::string signal_name(int signal);
+
 /// 16 random hexadecimal digits, which identify the process that draws them.
 std::string random_nonce();
 

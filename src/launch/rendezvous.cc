@@ -152,8 +152,10 @@ Store create_store_file(const Launch& launch, double timeout_s) {
   unlink(launch.path.c_str());
   const auto arrived = store.add(kArrivals, 0) + 1;
   if (arrived < launch.world_size) {
-    throw CommError(fmt::format("rank 0: only {} of {} ranks opened {} within {:g} s", arrived, launch.world_size,
-                                launch.path, timeout_s));
+    throw CommError(
+        fmt::format("rank 0: only {} of {} ranks opened {} within {:g} s; start all ranks, check that they "
+                    "can open this file, or increase run.timeout_s",
+                    arrived, launch.world_size, launch.path, timeout_s));
   }
   return store;
 }
@@ -252,8 +254,10 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
       } catch (const CommError&) {
         if (has_failed(rendezvous.store)) throw PeerFailed();
         if (!wait.is_over()) continue;
-        throw CommError(fmt::format("rank {}: rank {} of {} did not connect to the {} within {:g} s", rendezvous.rank,
-                                    rank, rendezvous.world_size, store.name(), timeout_s));
+        throw CommError(
+            fmt::format("rank {}: rank {} of {} did not connect to the {} within {:g} s; start all ranks, "
+                        "check that they reach this address, or increase run.timeout_s",
+                        rendezvous.rank, rank, rendezvous.world_size, store.name(), timeout_s));
       }
     }
   };

@@ -137,7 +137,7 @@ std::string first_difference(const std::string& rank_0_text, const std::string& 
 
 Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s) {
   const Store run_store = run_store_of(store, launch);
-  // A launcher that posts the failure of a rank knows the run id, but not the nonce.
+  // A launcher that posts the failure of a rank has the run id, but not the nonce.
   const auto keys_of = [&](const RunRecord& record) {
     return launch.store_kind == StoreKind::kServedByLauncher ? run_store : run_store.under(record.nonce);
   };

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "launch/process.h"
@@ -25,8 +26,6 @@ extern char** environ;
 
 namespace orthant {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The signals that the launcher waits for instead of being interrupted by them. They are blocked before the store's
 // thread starts, so that it inherits the mask. The destructor restores the mask.
@@ -117,11 +116,6 @@ pid_t start(const std::string& program, std::vector<std::string> argv, std::vect
   posix_spawnattr_destroy(&attributes);
   if (error != 0) throw CommError(fmt::format("cannot start {} as a rank: {}", program, std::strerror(error)));
   return pid;
-}
-
-std::string signal_name(int number) {
-  const char* name = sigabbrev_np(number);
-  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
 // Returns how the child ended, as the end of a sentence "rank 1 ...".

@@ -27,7 +27,7 @@ struct SpawnOptions {
 /// Number of cores that this process may run on.
 int available_cores();
 /// Number of cores on which this machine's ranks may run together. mpirun and srun may bind each rank to cores of its
-/// own: the process then has fewer cores than its parent, and every rank of the machine has as many as this one.
+/// own: the process then has fewer cores than its parent, and all ranks of the machine have equally many.
 int cores_of_local_ranks(int local_ranks);
 
 /// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, and SIGUSR1 and

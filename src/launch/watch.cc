@@ -17,7 +17,7 @@ namespace {
 
 // A rank is silent only after this many periods without a heartbeat: at one every 10 s, a single one proves nothing.
 constexpr double kMissedBeats = 3;
-// Delay after a process has ended. A launcher knows its signal or exit code, and gets this time to report first.
+// Delay after a process has ended. A launcher has its signal or exit code, and gets this time to report first.
 constexpr double kLauncherFirst_s = 0.6;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
@@ -77,9 +77,10 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
         for (int r = 0; r < world_size_; ++r) {
           if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
         }
-        throw CommError(fmt::format("rank {}: {} {} of {} did not connect to the {} within {:g} s", rank_,
-                                    missing.size() == 1 ? "rank" : "ranks", join(missing, ", "), world_size_,
-                                    store_.name(), timeout_s));
+        throw CommError(fmt::format(
+            "rank {}: {} {} of {} did not connect to the {} within {:g} s; start all ranks, "
+            "check that they reach this address, or increase run.timeout_s",
+            rank_, missing.size() == 1 ? "rank" : "ranks", join(missing, ", "), world_size_, store_.name(), timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
     }
@@ -121,8 +122,10 @@ std::string Watch::wait_for_value(const Store& store, const std::string& key, in
   for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
     if (const auto known = failure()) throw CommError(*known);
     if (seconds_since(start) > timeout_s) {
-      throw CommError(fmt::format("rank {}: rank {} of {} did not post its {} on the {} within {:g} s", rank_, from,
-                                  world_size_, key, store.name(), timeout_s));
+      throw CommError(
+          fmt::format("rank {}: rank {} of {} did not finish connecting to the {} within {:g} s; start all "
+                      "ranks, check that they reach this address, or increase run.timeout_s",
+                      rank_, from, world_size_, store.name(), timeout_s));
     }
     std::this_thread::sleep_for(pause);
   }

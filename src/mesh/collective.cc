@@ -125,13 +125,4 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
                                        collective.to_dim);
 }
 
-int64_t max_bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
-                       std::span<const int64_t> global_shape, int64_t element_bytes) {
-  // Shard 0 is a largest shard of every axis, and every formula grows with the extents. So the busiest rank has
-  // coordinate 0 on all other axes.
-  const std::vector<int64_t> extents = local_shape(mesh, without_split(before, collective), global_shape, 0);
-  return element_bytes * max_elements_sent(collective.kind, mesh.axis_size(collective.axis), extents,
-                                           collective.from_dim, collective.to_dim);
-}
-
 }  // namespace orthant

@@ -53,16 +53,18 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
+/// Messages of one kind that a rank sends: calls of the collective, and bytes over all calls.
+struct Messages {
+  std::string what, collective, axis;
+  int64_t calls = 0, bytes = 0;
+};
+
 /// Text form: "all_to_all over ulysses, dim 0 -> 1: [-, S(ulysses)]".
 std::string to_string(const Collective& collective);
 
 /// Bytes that the rank sends, by the formulas at the top of this file. `before` is the layout before the step.
 int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank);
-
-/// Maximum of bytes_sent() over all ranks. The run time does not depend on the number of ranks.
-int64_t max_bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
-                       std::span<const int64_t> global_shape, int64_t element_bytes);
 
 /// Elements that the rank at coordinate `coord` sends. `extents` is the local shape that the tensor would have without
 /// the axis' split of from_dim.

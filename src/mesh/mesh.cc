@@ -2,7 +2,6 @@
 #include "mesh/mesh.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include "base/errors.h"
@@ -158,33 +157,6 @@ std::string to_string(const Mesh& mesh) {
   std::vector<std::string> parts;
   for (const Axis& axis : mesh.axes) parts.push_back(fmt::format("{} {}", axis.name, axis.size));
   return "[" + join(parts, ", ") + "]";
-}
-
-Mesh parse_mesh(std::string_view text) {
-  const auto fail = [&](const std::string& why) {
-    throw DataError(fmt::format("'{}' is not a mesh such as [tensor 2, data 3]: {}", text, why));
-  };
-  std::string_view body = trim(text);
-  if (body.size() < 2 || body.front() != '[' || body.back() != ']') fail("the brackets are missing");
-  body = trim(body.substr(1, body.size() - 2));
-  std::vector<Axis> axes;
-  if (body.empty()) return Mesh(axes);
-  for (const std::string& word : split(body, ',')) {
-    const std::string_view entry = trim(word);
-    const size_t space = entry.find(' ');
-    if (space == std::string_view::npos) fail(fmt::format("'{}' is not a name and a size", entry));
-    const std::string_view digits = trim(entry.substr(space));
-    int size = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-    if (error != std::errc() || end != digits.data() + digits.size()) fail(fmt::format("'{}' is not a size", digits));
-    axes.push_back({std::string(entry.substr(0, space)), size});
-  }
-  try {
-    return Mesh(axes);
-  } catch (const LogicError& error) {
-    fail(error.what());
-    throw;
-  }
 }
 
 }  // namespace orthant

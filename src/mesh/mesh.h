@@ -79,7 +79,5 @@ std::vector<std::string> all_axes(const Mesh& mesh);
 
 /// Text form "[tensor 2, ring 4, data 3]", from inner to outer.
 std::string to_string(const Mesh& mesh);
-/// Parses the text form of to_string(). Throws DataError for any other text.
-Mesh parse_mesh(std::string_view text);
 
 }  // namespace orthant

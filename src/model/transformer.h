@@ -52,7 +52,6 @@ class Transformer {
   const Weight& embedding() const { return *embedding_; }
   const Weight& head() const { return *head_; }
   const Architecture& architecture() const { return architecture_; }
-  const AttentionShape& attention_shape() const { return attention_; }
 
  private:
   /// An operation with the weight that it reads in one layer; null for operations without one.

@@ -39,10 +39,11 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   const std::string where = config.locate(kScheduleKey), &path = config.parallelism.pipeline_parallel_schedule;
   std::error_code failed;
   if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
-    throw ConfigError(where + " must be a file");
+    throw ConfigError(where + " must name a CSV file, but it names a folder or device");
   if (const auto bytes = std::filesystem::file_size(path, failed); !failed && bytes > kMostBytes)
-    throw ConfigError(
-        fmt::format("{}: {} is too long for a schedule", where, format_bytes(static_cast<double>(bytes))));
+    throw ConfigError(fmt::format("{}: the file has {}, which must be at most {}", where,
+                                  format_bytes(static_cast<double>(bytes)),
+                                  format_bytes(static_cast<double>(kMostBytes))));
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
@@ -50,7 +51,10 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
     std::error_code ignored;
     const bool relative = std::filesystem::path(path).is_relative();
     const std::string from = std::filesystem::current_path(ignored).string();
-    throw ConfigError(where + ": there is no such file" + (relative ? " in " + from : ""));
+    std::vector<std::string> names;
+    for (const PipelineSchedule& schedule : pipeline_schedules()) names.emplace_back(schedule.name);
+    throw ConfigError(fmt::format("{}: there is no such file{}; name an existing CSV file or one of {}", where,
+                                  relative ? " in " + from : "", join(names, ", ")));
   }
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);

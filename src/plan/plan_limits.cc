@@ -30,27 +30,31 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
   const double shares = of(mesh.group_size(kBatchAxes));
   const double microbatches = std::ceil(std::ceil(of(t.global_batch_size) / shares) / of(t.local_batch_size));
-  constexpr double kMostMicrobatches = 0x1p16;
-  const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
-    if (holds) return;
+  constexpr double kMostMicrobatches = 0x1p16, kMostTokens = 0x1p62;
+  // `first` is the value of the first key. The refusal offers the value that reaches the limit if the size is
+  // proportional to it.
+  const auto check = [&](double value, double limit, const char* what, int64_t first,
+                         std::initializer_list<const char*> keys) {
+    if (value < limit) return;
     std::vector<std::string> words;
     for (const char* key : keys) words.push_back(config.locate(key));
-    throw Refusal(fmt::format("{} together ask for {}", join(words, ", "), what), {keys.begin(), keys.end()});
+    throw Refusal(
+        fmt::format("{} together make {:.2g} {}, which must be below {:.2g}", join(words, ", "), value, what, limit),
+        {keys.begin(), keys.end()}, {std::floor(of(first) * limit / value)});
   };
-  check(projections < kMostElements, "more parameters than any machine holds",
+  check(projections, kMostElements, "parameters", config.model.linformer_length,
         {"model.linformer_length", "training.seq_len", "model.num_hidden_layers"});
-  check(weights < kMostElements, "more parameters than any machine holds",
+  check(weights, kMostElements, "parameters", config.model.hidden_size,
         {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
          "model.vocab_size"});
-  check(kept < kMostElements, "more activations than any machine holds",
+  check(kept, kMostElements, "activations a microbatch", t.local_batch_size,
         {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
-  check(scores < kMostElements, "more scores of attention than any machine holds",
+  check(scores, kMostElements, "attention scores a microbatch", t.local_batch_size,
         {"training.local_batch_size", "training.seq_len", "model.num_attention_heads", "model.num_hidden_layers",
          "parallelism.context_parallel_attention"});
-  check(sent < kMostElements, "more activations a step than can be counted",
+  check(sent, kMostElements, "elements sent a step", t.global_batch_size,
         {"training.global_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
-  check(run < 0x1p62, "more tokens than can be counted",
-        {"training.steps", "training.global_batch_size", "training.seq_len"});
+  check(run, kMostTokens, "tokens", t.steps, {"training.steps", "training.global_batch_size", "training.seq_len"});
   if (microbatches <= kMostMicrobatches) return;
   throw Refusal(fmt::format("{} in microbatches of {} makes {:.0f} microbatches a rank, which must be at most {:.0f}",
                             config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),

@@ -84,7 +84,7 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
   const int64_t elements = held.elements;
   const int64_t state = state_bytes(plan.config.optimizer, master);
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
-  // The last pipeline rank knows the gradient norm when it steps, and keeps none.
+  // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = elements * (element == master ? master : master + element),

@@ -23,11 +23,10 @@ using Entries = std::vector<CommunicationEntry>;
 class MessageTable {
  public:
   explicit MessageTable(size_t ranks) : ranks_(ranks) {}
-  template <class Messages>
-  void add(size_t rank, const Messages& messages, const char* when, int64_t times) {
+  void add(size_t rank, const std::vector<Messages>& messages, const std::string& when, int64_t times) {
     if (times == 0) return;
-    for (const auto& m : messages)
-      add(rank, m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
+    for (const Messages& m : messages)
+      add(rank, when.empty() ? m.what : m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
   }
   void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
            int64_t bytes) {
@@ -74,22 +73,16 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
   VocabularyShape shape{.element_bytes = element,
                         .statistic_bytes = std::max(element, 4),
                         .ranks = plan.mesh.axis_size(kPipeline)};
-  const auto add = [&](const std::string& what, const std::vector<VocabularyMessages>& messages, int64_t times) {
-    for (const auto& m : messages) {
-      table.add(static_cast<size_t>(rank), what, std::string(m.collective), kPipeline, m.calls * times,
-                m.bytes * times);
-    }
-  };
+  const auto at = static_cast<size_t>(rank);
   for (const auto& [sequences, microbatches] : microbatch_sizes(plan.data_shard(rank))) {
     if (sequences == 0) continue;
     shape.tokens = sequences * plan.num_token_positions(rank);
     shape.stream = volume(plan.stream_shape(rank, sequences));
     shape.root = plan.stages.back().owner;
-    add("output layer, sharded over the pipeline",
-        output_traffic(vocabulary_algorithm(plan.vocabulary), make_output_loss(plan.config), shape, here),
-        microbatches);
+    const auto& algorithm = vocabulary_algorithm(plan.vocabulary);
+    table.add(at, output_traffic(algorithm, make_output_loss(plan.config), shape, here), "", microbatches);
     shape.root = plan.stages.front().owner;
-    add("embedding, sharded over the pipeline", input_traffic(shape, here), microbatches);
+    table.add(at, input_traffic(shape, here), "", microbatches);
     add_slice_traffic(table, plan, rank, sequences, microbatches);
   }
 }

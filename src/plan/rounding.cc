@@ -1,4 +1,4 @@
-// Counts the roundings of a plan and derives the bounds of docs/numerics.md from them.
+// Counts the roundings of a plan and derives the bounds of docs/derivations.md from them.
 #include "plan/rounding.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace orthant {
 namespace {
 
-// The numbers of one block that the bounds depend on. docs/numerics.md explains each.
+// The numbers of one block that the bounds depend on. docs/derivations.md explains each.
 struct BlockRoundings {
   int64_t additions = 0;  // that an element passes through one after the other, forward and backward
   int64_t stored = 0;     // tensors that forward stores in the working dtype; backward stores as many gradients

@@ -5,7 +5,7 @@
 
 namespace orthant {
 
-/// The largest relative errors that rounding can explain in this plan. docs/numerics.md derives them.
+/// The largest relative errors that rounding can explain in this plan. docs/derivations.md derives them.
 struct RoundingBounds {
   double gradients = 0;  // also for the loss and the gradient norm
   double weights = 0;    // after an update; 0 below float64, where both sides update with the same gradients

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/errors.h"
+#include "config/from_config.h"
 #include "config/refusal.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/plan.h"
@@ -33,11 +34,6 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
 }
 
 }  // namespace
-
-bool shards_vocabulary(const Config& config) {
-  const std::string& how = config.parallelism.vocabulary_parallel;
-  return how != "none" && how != "redistribution";
-}
 
 std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;

@@ -10,9 +10,6 @@
 
 namespace orthant {
 
-/// True if both layers are sharded by vocabulary rows over all pipeline ranks.
-bool shards_vocabulary(const Config& config);
-
 /// Returns the value of Sharding::vocabulary. Throws ConfigError if the mesh, the layers of the stages or the schedule
 /// do not permit the run file's parallelism.vocabulary_parallel.
 std::string vocabulary_order_of(const Config& config, const Mesh& mesh);

@@ -88,7 +88,8 @@ std::string header(const ReportData& data) {
   if (!data.started.empty()) fact("Started", data.started);
   fact("Folder", data.folder);
   if (!data.config_text.empty()) {
-    const std::string again = fmt::format("build/orthant train {} --job.dump_folder {}", (folder / "config.toml").string(),
+    const std::string config = (folder / "config.toml").string();
+    const std::string again = fmt::format("build/orthant train {} --job.dump_folder {}", config,
                                           folder.string() + "-again");
     out += fmt::format("<div class=\"long\"><dt>Run it again</dt><dd><code>{}</code></dd></div>\n", escape(again));
   }

@@ -83,6 +83,15 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer state would have another precision");
 }
 
+// The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
+std::optional<Config> checkpoint_config(const LoadedCheckpoint& checkpoint) {
+  try {
+    return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
 // The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
 void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c) {
   const std::vector<std::string> state = optimizer_spec(c.optimizer).state_names();
@@ -94,20 +103,14 @@ void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c)
   const auto text = [](const std::set<std::string>& names) {
     return names.empty() ? "none" : join(std::vector<std::string>(names.begin(), names.end()), " and ");
   };
+  const auto before = checkpoint_config(checkpoint);
+  const bool same_name = before && before->optimizer.name == c.optimizer.name;
   throw ConfigError(
       fmt::format("{} differs from the checkpoint {}: the state tensors of the optimizer must be the same, but the "
                   "checkpoint has {}, and these settings need {}. Set [optimizer] back, or choose another "
                   "job.dump_folder",
-                  c.locate("optimizer.name"), checkpoint.directory, text(then), text(now)));
-}
-
-// The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
-std::optional<Config> checkpoint_config(const LoadedCheckpoint& checkpoint) {
-  try {
-    return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
-  } catch (const ConfigError&) {
-    return {};
-  }
+                  c.locate(same_name ? "optimizer.momentum" : "optimizer.name"), checkpoint.directory,
+                  text(then), text(now)));
 }
 
 // Compares only text with text. A Megatron PREFIX may hold tokens of the same text; its own fingerprint decides later.

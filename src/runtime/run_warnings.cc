@@ -48,7 +48,8 @@ std::string idle_ranks_warning(const Plan& plan) {
   return fmt::format(
       "{} of {} {} no sequence: {} must be at least the number of data shards, {}; set it to at least {}, or "
       "use fewer ranks",
-      idle, counted(plan.mesh.size(), "rank"), idle == 1 ? "gets" : "get", plan.config.locate("training.global_batch_size"),
+      idle, counted(plan.mesh.size(), "rank"), idle == 1 ? "gets" : "get",
+      plan.config.locate("training.global_batch_size"),
       plan.data_shards.size(), plan.data_shards.size());
 }
 

@@ -61,7 +61,7 @@ void carry_out(const std::vector<Copy>& copies) {
 std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& prefix) {
   std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
-    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
+    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape});
   }
   return want;
 }
@@ -76,8 +76,8 @@ std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& sessi
   return buffers;
 }
 
-// Gathers tensors of all ranks into rank 0's files, one at a time. Only rank 0's file writer knows which tensor is
-// next. Rank 0 therefore broadcasts the number of each tensor, and the other ranks serve it until there is none.
+// Gathers tensors of all ranks into rank 0's files, one at a time. Only rank 0's file writer determines
+// their order. Rank 0 therefore broadcasts the number of each tensor, and the other ranks serve it until there is none.
 class Collection {
  public:
   explicit Collection(Session& session) : session_(session), buffers_(optimizer_buffers(session)) {

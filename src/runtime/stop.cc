@@ -86,11 +86,6 @@ void set_training_complete() { g_trained = true; }
 
 int stop_signal() { return g_signal; }
 
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
-}
-
 void exit_on_signal(int signal) {
   put("stopped by SIG");
   put(sigabbrev_np(signal));

@@ -22,8 +22,6 @@ void set_training_complete();
 
 /// The first signal that was recorded, or 0.
 int stop_signal();
-/// Name of a signal, for example "SIGTERM".
-std::string signal_name(int signal);
 /// Ends the process as the exit mode does. A rank that recorded a signal calls it if the ranks have not connected yet:
 /// other ranks may have been in the exit mode and are gone.
 [[noreturn]] void exit_on_signal(int signal);

@@ -14,8 +14,10 @@
 #include <limits>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "launch/process.h"
 #include "launch/spawn.h"
 #include "runtime/memory.h"
 #include "runtime/run_banner.h"
@@ -24,8 +26,6 @@
 
 namespace orthant {
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void say(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -54,7 +54,7 @@ struct Trainer::Output {
   std::optional<TensorBoardWriter> tensorboard;
   std::vector<StepMetrics> steps;  // of this process
   std::vector<ValidationMetrics> validations;
-  double started_s = now_s();
+  Clock::time_point started = Clock::now();
 };
 
 Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options)
@@ -120,7 +120,7 @@ int Trainer::run() {
 }
 
 void Trainer::step(int64_t step) {
-  const double start = now_s();
+  const auto start = Clock::now();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
   const int signal = stop_signal();
@@ -136,7 +136,7 @@ void Trainer::step(int64_t step) {
   StepMetrics& m = unwritten_[step].metrics;
   m.step = step;
   m.lr = learning_rate_of(plan_.config, step);
-  m.step_seconds = now_s() - start;
+  m.step_seconds = seconds_since(start);
   m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_allocated_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
   m.communication_bytes = after.bytes - before.bytes;
@@ -233,9 +233,12 @@ void Trainer::stop_on_not_finite(const StepResult& result) {
   // this rank reports first.
   if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
   auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
-  throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}",
-                          result.step, number(result.loss), number(result.norm),
-                          found.empty() ? "none on this rank" : found, comm_.rank(), way_out()));
+  const std::string tensors =
+      found.empty() ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
+                                  comm_.rank())
+                    : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
+  throw Error(fmt::format("step {}: loss {}, gradient norm {}. {} {}", result.step, number(result.loss),
+                          number(result.norm), tensors, way_out()));
 }
 
 void Trainer::print_banner() const {
@@ -257,7 +260,7 @@ void Trainer::finish() {
   comm_.set_activity("done");
   if (!output_) return;
   Summary s = make_summary(plan_, output_->steps, output_->validations);
-  s.seconds = now_s() - output_->started_s;
+  s.seconds = seconds_since(output_->started);
   s.checkpoint = checkpoint_;
   if (last_.stopped()) {
     // Rank 0 may not be the rank that received the signal.
@@ -282,12 +285,12 @@ double measure_peak_flops(const std::string& dtype) {
   const at::Tensor a = at::ones({n, n}, scalar_type(dtype)), b = at::ones({n, n}, scalar_type(dtype));
   at::Tensor c = at::mm(a, b);  // before the clock starts: a library may initialize itself
   double best = std::numeric_limits<double>::infinity();
-  const double until = now_s() + 0.03;
+  const auto begin = Clock::now();
   do {
-    const double start = now_s();
+    const auto start = Clock::now();
     at::mm_out(c, a, b);
-    best = std::min(best, now_s() - start);
-  } while (now_s() < until);
+    best = std::min(best, seconds_since(start));
+  } while (seconds_since(begin) < 0.03);
   return 2.0 * n * n * n / best;
 }
 

@@ -91,7 +91,7 @@ class Findings {
     }
     report_.norm_error = std::max(report_.norm_error, norm_error);
     record_difference(error, report_.loss_bound, {step, 3, 0, rank},
-                      fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
+                      fmt::format("the loss ({:.12g} instead of {:.12g})", layout, oracle));
     record_difference(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
@@ -131,8 +131,9 @@ class Findings {
 
   void record_difference(double error, double bound, const Location& location, const std::string& what) {
     if (error <= bound) return;
-    record_difference(location, fmt::format("{} is off by {:.2e} relative to the oracle, {} is what rounding explains",
-                                            what, error, bound > 0 ? fmt::format("{:.1e}", bound) : "nothing"));
+    const std::string law = bound > 0 ? fmt::format("rounding explains at most {:.1e}", bound) : "it must be equal";
+    record_difference(
+        location, fmt::format("{} has a relative error of {:.2e} against the oracle; {}", what, error, law));
   }
 
   void record_difference(const Location& location, const std::string& difference) {

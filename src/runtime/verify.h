@@ -57,7 +57,7 @@ struct OracleTrace {
 using StepProgress = std::function<void(const std::string& who, int64_t done, int64_t total)>;
 
 /// Trains one rank (the oracle), and the plan's ranks as threads of this process, for `steps` steps on the same data.
-/// Compares the loss, the norm, every gradient and every updated weight on every rank; docs/numerics.md derives the
+/// Compares the loss, the norm, every gradient and every updated weight on every rank; docs/derivations.md derives the
 /// bounds. In float32 and bfloat16, the layout starts every step from the oracle's weights and optimizer state, and
 /// every update from the oracle's gradients and norm. Otherwise AdamW would amplify rounding errors of gradients that
 /// are nearly zero. Throws Error with the tensor's name if the oracle is not finite: the layout is then not to blame,

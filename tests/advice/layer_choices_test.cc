@@ -55,7 +55,8 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   const auto sgd = layer_choices(plan_of(8, large({"parallelism.context_parallel_ulysses=8", "optimizer.name=sgd"})));
   EXPECT_EQ(named(sgd, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 8) / 8);
   EXPECT_EQ(sends_least(choices).name, "ulysses 8");
-  EXPECT_EQ(named(choices, "data 8").refusal, "needs 8 sequences a step");
+  EXPECT_EQ(named(choices, "data 8").remark, "needs 8 sequences a step");
+  EXPECT_FALSE(named(choices, "data 8").is_comparable);
   // There is no way with more Ulysses ranks than heads.
   EXPECT_THROW(named(layer_choices(plan_of(64, large({"parallelism.context_parallel_ring=64"}))), "ulysses 64"),
                LogicError);
@@ -129,15 +130,16 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
     for (const auto& entry : plan.communication) {
       if (entry.what.find(other.what) != std::string::npos) sent += entry.bytes_per_rank[1];
     }
-    EXPECT_EQ(named(choices, other.row).refusal, other.says);
+    EXPECT_EQ(named(choices, other.row).remark, other.says);
+    EXPECT_FALSE(named(choices, other.row).is_comparable);
     EXPECT_EQ(named(choices, other.row).activation_bytes, sent / 4) << other.row;
     // The plan also counts the activations of the head and the batch, hence the wide bound.
     const int64_t kept = plan.memory[0].activations;
     EXPECT_NEAR(static_cast<double>(named(choices, other.row).saved_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
   }
   const auto few = layer_choices(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
-  EXPECT_TRUE(named(few, "pipeline 4").refusal.starts_with("refused: parallelism.pipeline_parallel_degree = 4"));
-  EXPECT_TRUE(named(few, "tensor 4").refusal.starts_with("refused: parallelism.tensor_parallel_degree = 4"));
+  EXPECT_TRUE(named(few, "pipeline 4").remark.starts_with("refused: parallelism.pipeline_parallel_degree = 4"));
+  EXPECT_TRUE(named(few, "tensor 4").remark.starts_with("refused: parallelism.tensor_parallel_degree = 4"));
 }
 
 // If the ranks do not divide the weights, the bytes are exactly those of the busiest rank, as for the run's own

@@ -42,7 +42,7 @@ const std::vector<std::string> kSelfAttention = {"parallelism.context_parallel_r
                                                  "parallelism.context_parallel_placement=contiguous",
                                                  "parallelism.context_parallel_attention=ring_self_attention"};
 
-int64_t elements_of(const std::vector<SequenceMessages>& messages) {
+int64_t elements_of(const std::vector<Messages>& messages) {
   int64_t bytes = 0;
   for (const auto& m : messages) bytes += m.bytes;
   EXPECT_EQ(bytes % kElement, 0);

@@ -110,7 +110,7 @@ TEST(TensorTraffic, IsEachRanksOwn) {
   for (int rank = 0; rank < 24; ++rank) {
     const TensorTraffic traffic = tensor_traffic(plan.tensor, tensor_shape_of(plan, rank, 1), plan.mesh, rank);
     for (const auto& messages : {traffic.embedding_forward, traffic.loss_forward}) {
-      for (const TensorMessages& m : messages) own[static_cast<size_t>(rank)] += m.bytes;
+      for (const Messages& m : messages) own[static_cast<size_t>(rank)] += m.bytes;
     }
   }
   EXPECT_EQ(planned, own);

@@ -80,8 +80,9 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
 TEST_F(RunSetup, ModelFromTakesTheOperationsOfItsFamily) {
   const auto load = [&](const char* family, const char* more, std::vector<std::string> overrides) {
     write("hf/config.json",
-          fmt::format("{{\"model_type\": \"{}\", {} \"vocab_size\": 257, \"hidden_size\": 64, \"intermediate_size\": 96, "
-                      "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2}}",
+          fmt::format("{{\"model_type\": \"{}\", {} \"vocab_size\": 257, \"hidden_size\": 64, "
+                      "\"intermediate_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                      "\"num_key_value_heads\": 2}}",
                       family, more));
     overrides.push_back("model.from=" + (folder_ / "hf"));
     RunFileArguments arguments;

@@ -129,7 +129,7 @@ run.
 
 A combination **works** if all its ranks, after each of {} steps, have the loss, the gradient norm, every gradient and
 every updated weight of one device, and send the calls and bytes of every collective that the plan states. The bound is
-1e-10 in float64; docs/numerics.md derives the bounds in float32 and bfloat16. A combination is **refused** if planning
+1e-10 in float64; docs/numerics.md has the bounds in float32 and bfloat16. A combination is **refused** if planning
 ends with a ConfigError that names a key and offers settings. Every offered setting is applied and must then work. All
 else is **wrong**.
 

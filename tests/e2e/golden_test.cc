@@ -117,7 +117,7 @@ TEST(Golden, IsPipelinesCurveInFloat64) {
   EXPECT_GT(relative_error(late[0].steps[1].loss, golden[1]), kSeenInALoss);
 }
 
-// Bound of the float32 error of the loss at each step, relative to the curve: docs/numerics.md, "Whole runs".
+// Bound of the float32 error of the loss at each step, relative to the curve: docs/derivations.md, "Whole runs".
 std::vector<double> float32_bounds(const Plan& plan, const std::vector<StepTrace>& steps) {
   const double gradient = rounding_bounds(plan).gradients;
   const double root = std::sqrt(static_cast<double>(plan.num_parameters()));

@@ -29,6 +29,15 @@ class CheckComments(unittest.TestCase):
         self.assertEqual(len(found), 1)
         self.assertIn('"so many"', found[0])
 
+    def test_a_replaced_word_is_found_in_src_only(self):
+        for word in ("knows", "heard", "put away", "Settles"):
+            text = f"// The rank\n// {word} the norm.\n"
+            found = self.findings(text)
+            self.assertEqual(len(found), 1, word)
+            self.assertIn(f'"{word}"', found[0])
+            self.assertEqual(self.findings(text, "tests/mesh/mesh_test.cc"), [])
+        self.assertEqual(self.findings("// `beside`: work; SETTLE, unknown and settlement are other words.\n"), [])
+
 
 if __name__ == "__main__":
     unittest.main()

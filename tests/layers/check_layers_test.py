@@ -39,12 +39,20 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.findings(), [])
 
     def test_arrows(self):
-        self.fault("base may not know mesh", "src/base/errors.h", HEAD + '#include "mesh/mesh.h"\n')
-        self.fault("model may not know mesh", "src/model/loss.cc", '#include "mesh/mesh.h"\n')
-        self.fault("model/plan may not know model", "src/model/architecture.cc", '#include "model/transformer.h"\n')
+        self.fault("base may not include mesh", "src/base/errors.h", HEAD + '#include "mesh/mesh.h"\n')
+        self.fault("model may not include mesh", "src/model/loss.cc", '#include "mesh/mesh.h"\n')
+        self.fault("model/plan may not include model", "src/model/architecture.cc", '#include "model/transformer.h"\n')
 
         both = {"src/schedule/s.h": HEAD, "src/mesh/a.cc": '#include "schedule/s.h"\n'}
-        self.assertIn("mesh may not know schedule", "".join(self.findings(**both)))
+        self.assertIn("mesh may not include schedule", "".join(self.findings(**both)))
+
+    def test_unused_arrows(self):
+        mesh, errors = "src/mesh/mesh.h", "src/base/errors.h"
+        files = [check_layers.File(mesh, "mesh", "", ["base/errors.h"]), check_layers.File(errors, "base", "", [])]
+        self.assertEqual(list(check_layers.check_unused(files)), [])
+        unused = list(check_layers.check_unused([files[0]._replace(includes=[]), files[1]]))
+        self.assertEqual(len(unused), 1)
+        self.assertIn("mesh may include base, but no file does", unused[0])
 
     def test_cycles(self):
         two = {"src/mesh/a.h": HEAD + '#include "mesh/b.h"\n', "src/mesh/b.h": HEAD + '#include "mesh/a.h"\n'}
@@ -55,7 +63,7 @@ class CheckLayers(unittest.TestCase):
     def test_the_torch_line(self):
         for path in ("src/mesh/a.cc", "src/model/architecture.cc", "src/model/kernels/a.cc", "src/data/a.cc",
                      "src/checkpoint/a.cc"):
-            self.fault("knows no torch", path, "#include <ATen/core/Tensor.h>\n")
+            self.fault("links no torch", path, "#include <ATen/core/Tensor.h>\n")
         self.fault("torch/torch.h: take", "src/model/a.cc", "#include <torch/torch.h>\n")
         self.fault("torch/torch.h: take", "tests/model/a_test.cc", "#include <torch/torch.h>\n")
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,17 @@ inline std::string text(const Case& c, const std::vector<Collective>& plan = {})
   for (int64_t extent : c.shape) out += " " + std::to_string(extent);
   for (const Collective& step : plan) out += "\n  " + to_string(step);
   return out;
+}
+
+/// Maximum of bytes_sent() over all ranks, by max_elements_sent(). Shard 0 is a largest shard of every axis, and every
+/// formula grows with the extents. So the busiest rank has coordinate 0 on all other axes.
+inline int64_t max_bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
+                              std::span<const int64_t> global_shape) {
+  Layout without_split = before;
+  if (collective.from_dim >= 0) without_split.split.at(static_cast<size_t>(collective.from_dim)).pop_back();
+  return kBytes * max_elements_sent(collective.kind, mesh.axis_size(collective.axis),
+                                    local_shape(mesh, without_split, global_shape, 0), collective.from_dim,
+                                    collective.to_dim);
 }
 
 inline std::vector<CollectiveKind> kinds(const std::vector<Collective>& plan) {

@@ -16,7 +16,7 @@ int64_t cost(const Case& c, const std::vector<Collective>& plan) {
   int64_t bytes = 0;
   Layout before = c.from;
   for (const Collective& step : plan) {
-    bytes += max_bytes_sent(c.mesh, step, before, c.shape, kBytes) + (communicates(step.kind) ? kStepBytes : 0);
+    bytes += max_bytes_sent(c.mesh, step, before, c.shape) + (communicates(step.kind) ? kStepBytes : 0);
     before = step.after;
   }
   return bytes;

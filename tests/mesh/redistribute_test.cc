@@ -46,7 +46,7 @@ TEST(Redistribute, EveryStepLeavesItsLayoutAndSendsItsBytes) {
         ASSERT_EQ(bytes, kBytes * ranks.sent[static_cast<size_t>(rank)]) << text(c, plan) << "\nrank " << rank;
         busiest = std::max(busiest, bytes);
       }
-      ASSERT_EQ(busiest, max_bytes_sent(c.mesh, step, before, c.shape, kBytes)) << text(c, plan);
+      ASSERT_EQ(busiest, max_bytes_sent(c.mesh, step, before, c.shape)) << text(c, plan);
       ASSERT_TRUE(communicates(step.kind) || busiest == 0);
       before = step.after;
     }
@@ -67,7 +67,7 @@ TEST(Redistribute, LongAxesAreCountedAtTheirBusiestRank) {
         int64_t busiest = 0;
         for (int rank = 0; rank < mesh.size(); ++rank)
           busiest = std::max(busiest, bytes_sent(mesh, step, before, shape, kBytes, rank));
-        ASSERT_EQ(busiest, max_bytes_sent(mesh, step, before, shape, kBytes)) << to_string(mesh) << to_string(step);
+        ASSERT_EQ(busiest, max_bytes_sent(mesh, step, before, shape)) << to_string(mesh) << to_string(step);
         before = step.after;
       }
     }

@@ -97,7 +97,7 @@ TEST(Attention, EqualsTheDefinitionUnsplitAndInBlocks) {
   }
 }
 
-// Bound of the relative error, in the norm, of each of the five results. It is derived in docs/numerics.md, section
+// Bound of the relative error, in the norm, of each of the five results. It is derived in docs/derivations.md, section
 // "Attention in lower precision".
 double rounding_bound(at::ScalarType type, int64_t keys) {
   const double u32 = 0x1p-24, u = type == at::kFloat ? u32 : 0x1p-8;

@@ -112,16 +112,18 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   const std::string three = folder.write("three.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
   EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set training.global_batch_size to 6"}));
   EXPECT_EQ(refusal(4, of(three, 2), {"training.global_batch_size=6"}), "");
-  EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
+  EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "one line for each of 2 pipeline ranks, but it has 1"}));
   EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "unknown kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
   const Words short_model = {two[0], "model.num_hidden_layers=1"};
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
                    {"has 2 stages, which must be at most model.num_hidden_layers = 1"}));
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
-  EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)), {"nowhere.csv", "there is no such file"}));
+  EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)),
+                   {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of 1f1b, "}));
   std::filesystem::create_directory(folder / "folder.csv");
-  EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)), {"folder.csv", "must be a file"}));
+  EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)),
+                   {"folder.csv", "must name a CSV file, but it names a folder or device"}));
 }
 
 TEST(PipelineConfig, PostValidation) {

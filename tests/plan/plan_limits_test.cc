@@ -58,12 +58,14 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
       says(error_of({"model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_hidden_layers=10000",
                      "model.num_attention_heads=65536", "model.num_key_value_heads=65536", "model.head_dim=65536"}),
            {"model.hidden_size = 1048576 (command line)", "model.num_hidden_layers = 10000 (command line)",
-            "more parameters than any machine holds"}));
+            " parameters, which must be below 1.8e+16"}));
   EXPECT_TRUE(says(error_of({"training.seq_len=134217728", "model.max_position_embeddings=134217728",
                              "training.global_batch_size=16777216", "training.local_batch_size=16777216"}),
-                   {"training.local_batch_size = 16777216", "training.seq_len = 134217728", "more activations"}));
-  EXPECT_TRUE(says(error_of({"training.steps=9000000000000000000"}),
-                   {"training.steps = 9000000000000000000", "more tokens than can be counted"}));
+                   {"training.local_batch_size = 16777216", "training.seq_len = 134217728",
+                    " activations a microbatch, which must be below 1.8e+16"}));
+  EXPECT_TRUE(
+      says(error_of({"training.steps=9000000000000000000"}),
+           {"training.steps = 9000000000000000000", " together make 1.8e+22 tokens, which must be below 4.6e+18"}));
   EXPECT_TRUE(
       says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 microbatches a rank"}));
@@ -236,10 +238,10 @@ Words with(Words words, const Words& more) {
 TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {
   const RunFacts four{.ranks = 4, .vocab_size = 257};
   const std::string kept = "parallelism.context_parallel_attention=ring_self_attention";
-  EXPECT_TRUE(
-      says(error_of(with(kLong, {kept}), four),
-           {"training.local_batch_size = 16", "training.seq_len = 134217728", "model.num_attention_heads = 32",
-            "context_parallel_attention = \"ring_self_attention\" (command line)", "more scores of attention"}));
+  EXPECT_TRUE(says(error_of(with(kLong, {kept}), four),
+                   {"training.local_batch_size = 16", "training.seq_len = 134217728", "model.num_attention_heads = 32",
+                    "context_parallel_attention = \"ring_self_attention\" (command line)",
+                    " attention scores a microbatch, which must be below"}));
   EXPECT_EQ(error_of(kLong, four), "no error");
   const Words shorter = {"training.seq_len=65536", "training.local_batch_size=4"};
   EXPECT_EQ(error_of(with(with(kLong, shorter), {kept}), four), "no error");
@@ -253,14 +255,16 @@ TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {
 TEST(PlanLimits, ProjectionsBeyondCountingAreRefusedByName) {
   EXPECT_TRUE(says(error_of({"model.objective=masked", "model.linformer_length=1048576", "training.seq_len=134217728",
                              "model.max_position_embeddings=134217728", "model.num_hidden_layers=64"}),
-                   {"model.linformer_length = 1048576", "training.seq_len = 134217728", "more parameters"}));
+                   {"model.linformer_length = 1048576", "training.seq_len = 134217728",
+                    " parameters, which must be below 1.8e+16"}));
 }
 
 TEST(PlanLimits, StepsThatSendMoreThanCanBeCountedAreRefused) {
   EXPECT_TRUE(says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=64", "run.ranks=2",
                              "model.num_hidden_layers=64", "training.seq_len=134217728", "training.steps=1",
                              "model.max_position_embeddings=134217728", "parallelism.context_parallel_ulysses=2"}),
-                   {"training.global_batch_size = 16777216", "model.num_hidden_layers = 64", "activations a step"}));
+                   {"training.global_batch_size = 16777216", "model.num_hidden_layers = 64",
+                    " elements sent a step, which must be below"}));
 }
 
 TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {

@@ -157,7 +157,7 @@ SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
   }
 }
 
-// A tensor mesh in bfloat16 is left out: docs/numerics.md, gradients that are zero.
+// A tensor mesh in bfloat16 is left out: docs/derivations.md, gradients that are zero.
 SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const std::vector<Words> losses = {{"model.final_logit_softcapping=1"},

@@ -52,7 +52,7 @@ SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
 }
 
 // Below float64 verify compares each step from the oracle's weights, because rounding is bounded per step:
-// docs/numerics.md. Positions that start from 0 on every rank exceed the bounds.
+// docs/derivations.md. Positions that start from 0 on every rank exceed the bounds.
 SWEEP_TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     std::vector<std::string> keys = kEightHeads;

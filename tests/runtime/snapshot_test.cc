@@ -125,6 +125,17 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
                    {"data.mask_documents = true", "false", "attention would see other tokens"}));
 }
 
+// With another momentum, sgd keeps other state: the message names the momentum.
+TEST(Resume, NamesTheMomentumThatDiffers) {
+  const TinyRun run({"optimizer.name=sgd"});
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  const std::string message = message_of<ConfigError>([&] {
+    train_ranks(run.plan(1, {"optimizer.momentum=0"}), run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)});
+  });
+  EXPECT_TRUE(says(message, {"optimizer.momentum = 0", "has momentum_buffer", "need none"}));
+}
+
 // A factor that the type of rope scaling does not use is not saved, and does not matter.
 TEST(Resume, IgnoresRopeFactorsThatTheTypeDoesNotUse) {
   const TinyRun run({"model.rope_scaling_type=linear", "model.rope_scaling_low_freq_factor=2"});

@@ -78,7 +78,7 @@ SWEEP_TEST(TensorBfloat16, MayPassTheStreamInPanels) {
 
 // Master weights and moments load as they were saved, in every bit. The gradients of the next step equal one rank's
 // within rounding. (Weights that AdamW computes from gradients with different rounding have no such bound:
-// docs/numerics.md.)
+// docs/derivations.md.)
 SWEEP_TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
   const TinyRun run({kBatch[0], "training.dtype=bfloat16"});
   const TensorCut first = grid(2, 2, 2);

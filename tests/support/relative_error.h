@@ -22,7 +22,7 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return std::isnan(error) ? INFINITY : error;
 }
 
-/// Smallest relative change by which a planted mistake must show in a gradient or a loss: docs/numerics.md, "What a
+/// Smallest relative change by which a planted mistake must show in a gradient or a loss: docs/derivations.md, "What a
 /// check must catch".
 inline constexpr double kSeenInAGradient = 1e-3, kSeenInALoss = 1e-4;
 /// Relative change of the worst gradient that a check must still detect. Mistakes of this size are a mean in place of a

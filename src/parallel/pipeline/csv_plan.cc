@@ -39,13 +39,17 @@ void require_runnable(const Schedule& schedule, const PositionName& place) {
   for (int rank = 0; rank < static_cast<int>(schedule.rows.size()); ++rank) {
     const auto& row = schedule.rows[static_cast<size_t>(rank)];
     if (row.empty())
-      throw ConfigError(fmt::format("{} has no Action; every pipeline rank needs a stage", place(rank, -1)));
+      throw ConfigError(
+          fmt::format("{} has no Action; every pipeline rank needs a stage; give it passes of a stage, "
+                      "or lower parallelism.pipeline_parallel_degree",
+                      place(rank, -1)));
     for (int index = 0; index < static_cast<int>(row.size()); ++index) {
       const Action& action = row[static_cast<size_t>(index)];
       if (is_vocabulary(action))
-        throw ConfigError(fmt::format("{}, {}: not for a file to say: set parallelism.vocabulary_parallel to an order "
-                                      "of the output layer, and leave out S, Z, T, TW, E and EB",
-                                      place(rank, index), to_string(action)));
+        throw ConfigError(
+            fmt::format("{}: {} is a vocabulary pass, which a schedule file must not have; remove S, Z, "
+                        "T, TW, E and EB, and set parallelism.vocabulary_parallel",
+                        place(rank, index), to_string(action)));
     }
   }
 }
@@ -61,9 +65,10 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
   Schedule schedule = parse_csv(text, &cells);
   remove_plan_actions(schedule, cells);
   if (static_cast<int>(schedule.rows.size()) != ranks)
-    throw ConfigError(fmt::format("the schedule has {} for {}: it takes one line a rank",
-                                  counted(static_cast<int64_t>(schedule.rows.size()), "line"),
-                                  counted(ranks, "pipeline rank")));
+    throw ConfigError(
+        fmt::format("the schedule must have one line for each of {}, but it has {}; add or remove lines, "
+                    "or set parallelism.pipeline_parallel_degree to {}",
+                    counted(ranks, "pipeline rank"), schedule.rows.size(), schedule.rows.size()));
   const int there = microbatch_count(schedule);
   if (there == 0) throw ConfigError("the schedule has no pass of any microbatch: every pipeline rank needs a stage");
   const auto place = [&](int rank, int index) {

@@ -188,8 +188,7 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   if (plan.ring == 1) return traffic;
   if (plan.method == SequenceMethod::linformer) {
     const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.summary_length;
-    const SequenceMessages summaries{"attention, summaries", "all_reduce", kRing, 1,
-                                     reduced(cut, sums) * a.sum_bytes()};
+    const Messages summaries{"attention, summaries", "all_reduce", kRing, 1, reduced(cut, sums) * a.sum_bytes()};
     traffic.forward.push_back(summaries);
     traffic.backward.push_back(summaries);
     return traffic;
@@ -197,16 +196,16 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   const Passed passed = passed_on(cut);
   const int64_t token = cut.ring_key_heads * cut.row;
   if (plan.method == SequenceMethod::ring_attention) {
-    const SequenceMessages blocks{"attention, keys and values", "exchange", kRing, passed.messages,
-                                  2 * passed.blocks * token * e};
+    const Messages blocks{"attention, keys and values", "exchange", kRing, passed.messages,
+                          2 * passed.blocks * token * e};
     traffic.forward.push_back(blocks);
     traffic.backward.push_back(blocks);
     traffic.backward.push_back(
         {"attention, their gradients", "exchange", kRing, passed.messages, 2 * passed.sums * token * a.sum_bytes()});
     return traffic;
   }
-  const SequenceMessages rings{"attention, keys, then values", "exchange", kRing, 2 * passed.messages,
-                               2 * passed.blocks * token * e};
+  const Messages rings{"attention, keys, then values", "exchange", kRing, 2 * passed.messages,
+                       2 * passed.blocks * token * e};
   traffic.forward.push_back(rings);
   traffic.backward.push_back(rings);
   if (plan.all_reduce) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "mesh/axes.h"
+#include "mesh/collective.h"
 #include "parallel/sequence/placement_plan.h"
 
 #include <cstdint>
@@ -45,14 +46,9 @@ struct SequenceAttention {
   int sum_bytes() const { return element_bytes == 8 ? 8 : 4; }
 };
 
-/// Messages of one kind that a rank sends: calls of the collective, and bytes over all calls.
-struct SequenceMessages {
-  std::string what, collective, axis;
-  int64_t calls = 0, bytes = 0;
-};
 /// Messages that one rank sends for one layer and microbatch, in one forward and in one backward.
 struct SequenceTraffic {
-  std::vector<SequenceMessages> forward, backward;
+  std::vector<Messages> forward, backward;
 };
 /// u: the rank's position in its Ulysses group; r: its position in its ring.
 SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);

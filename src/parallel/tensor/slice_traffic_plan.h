@@ -15,9 +15,9 @@ struct TensorSlice {
   bool smooths = false; // the loss smooths labels
 };
 struct TensorSliceTraffic {
-  std::vector<TensorMessages> embedding;  // E and EB of a microbatch
-  std::vector<TensorMessages> head;       // S, Z, and T or TW of a microbatch
-  std::vector<TensorMessages> norm;       // forward and backward of the last norm
+  std::vector<Messages> embedding;  // E and EB of a microbatch
+  std::vector<Messages> head;       // S, Z, and T or TW of a microbatch
+  std::vector<Messages> norm;       // forward and backward of the last norm
 };
 
 /// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and

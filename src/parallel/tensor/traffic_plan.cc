@@ -16,7 +16,7 @@ class Sender {
   Sender(const TensorPlan& plan, const TensorShape& shape, const Mesh& mesh, int rank)
       : plan_(plan), shape_(shape), mesh_(mesh), rank_(rank) {}
 
-  std::vector<TensorMessages> take() { return std::exchange(messages_, {}); }
+  std::vector<Messages> take() { return std::exchange(messages_, {}); }
 
   void gather_stream(const char* what, int64_t width) {
     move(what, orthant::gather_stream(plan_, stream(width)), element());
@@ -107,7 +107,7 @@ class Sender {
 
   void add(const char* what, std::string_view collective, const std::string& axis, int64_t bytes) {
     if (mesh_.axis_size(axis) == 1) return;
-    for (TensorMessages& known : messages_) {
+    for (Messages& known : messages_) {
       if (known.what != what || known.collective != collective || known.axis != axis) continue;
       ++known.calls;
       known.bytes += bytes;
@@ -149,7 +149,7 @@ class Sender {
   const TensorShape& shape_;
   const Mesh& mesh_;
   const int rank_;
-  std::vector<TensorMessages> messages_;
+  std::vector<Messages> messages_;
   std::vector<Known> moves_;
 };
 

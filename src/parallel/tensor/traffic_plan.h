@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "mesh/collective.h"
 #include "mesh/mesh.h"
 #include "model/block_plan.h"
 #include "parallel/tensor/volume_plan.h"
@@ -33,18 +33,12 @@ struct TensorShape {
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients
 };
 
-/// Messages of one kind: calls of the collective, and bytes that the rank sends over all calls.
-struct TensorMessages {
-  std::string what, collective, axis;
-  int64_t calls = 0, bytes = 0;
-};
-
 /// Messages of one transformer block, of the embedding, and of the last norm with the loss.
 struct TensorTraffic {
-  std::vector<TensorMessages> block_forward, block_backward;
-  std::vector<TensorMessages> block_split;  // in addition to block_backward, if backward is split into I and W
-  std::vector<TensorMessages> embedding_forward, embedding_backward;
-  std::vector<TensorMessages> loss_forward, loss_backward;  // forward of the loss also makes its gradient
+  std::vector<Messages> block_forward, block_backward;
+  std::vector<Messages> block_split;  // in addition to block_backward, if backward is split into I and W
+  std::vector<Messages> embedding_forward, embedding_backward;
+  std::vector<Messages> loss_forward, loss_backward;  // forward of the loss also makes its gradient
 };
 
 /// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and

@@ -2,41 +2,47 @@
 
 #include <algorithm>
 
-#include "mesh/collective.h"
+#include "mesh/axes.h"
 
 namespace orthant {
 namespace {
 
-VocabularyMessages messages(CollectiveKind kind, int64_t calls, const VocabularyShape& shape, int position,
-                            int64_t elements, int element_bytes) {
+constexpr const char* kOutput = "output layer, sharded over the pipeline";
+constexpr const char* kInput = "embedding, sharded over the pipeline";
+
+// One call that sends `elements` elements.
+Messages message(const char* what, CollectiveKind kind, const VocabularyShape& shape, int position, int64_t elements,
+                 int element_bytes) {
   const int place = (position - shape.root + shape.ranks) % shape.ranks;
   const int64_t extents[] = {elements};
-  return {name_of(kind), calls, calls * element_bytes * elements_sent(kind, shape.ranks, place, extents)};
+  return {what, std::string(name_of(kind)), kPipeline, 1,
+          element_bytes * elements_sent(kind, shape.ranks, place, extents)};
 }
 
 }  // namespace
 
 Range VocabularySlice::real() const { return {rows.begin, std::clamp(vocabulary, rows.begin, rows.end)}; }
 
-std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
-                                               const VocabularyShape& shape, int position, bool with_gradient) {
+std::vector<Messages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
+                                     const VocabularyShape& shape, int position, bool with_gradient) {
   if (shape.ranks == 1) return {};
   const int64_t own = shape.tokens * loss.statistics();
   const bool naive = algorithm.rounds() == 2;
-  std::vector<VocabularyMessages> all;
-  all.push_back(messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes));
+  std::vector<Messages> all;
+  all.push_back(message(kOutput, CollectiveKind::broadcast, shape, position, shape.stream, shape.element_bytes));
   // All ranks have equally many statistics, and each sends those of all ranks but one.
-  all.push_back({name_of(CollectiveKind::all_gather), naive ? 2 : 1, (shape.ranks - 1) * own * shape.statistic_bytes});
+  all.push_back({kOutput, std::string(name_of(CollectiveKind::all_gather)), kPipeline, naive ? 2 : 1,
+                 (shape.ranks - 1) * own * shape.statistic_bytes});
   if (with_gradient) {
-    all.push_back(messages(CollectiveKind::reduce, 1, shape, position, shape.stream, shape.element_bytes));
+    all.push_back(message(kOutput, CollectiveKind::reduce, shape, position, shape.stream, shape.element_bytes));
   }
   return all;
 }
 
-std::vector<VocabularyMessages> input_traffic(const VocabularyShape& shape, int position) {
+std::vector<Messages> input_traffic(const VocabularyShape& shape, int position) {
   if (shape.ranks == 1) return {};
-  return {messages(CollectiveKind::reduce, 1, shape, position, shape.stream, shape.element_bytes),
-          messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes)};
+  return {message(kInput, CollectiveKind::reduce, shape, position, shape.stream, shape.element_bytes),
+          message(kInput, CollectiveKind::broadcast, shape, position, shape.stream, shape.element_bytes)};
 }
 
 }  // namespace orthant

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "base/output_loss.h"
-#include "mesh/mesh.h"
+#include "mesh/collective.h"
 #include "parallel/vocabulary/plan.h"
 
 namespace orthant {
@@ -29,16 +28,11 @@ struct VocabularyShape {
   int ranks = 1, root = 0;  // root: position of the rank with the last stage (output layer) or the first (input layer)
 };
 
-/// Messages of one kind: calls of the collective, and bytes that the rank sends over all calls.
-struct VocabularyMessages {
-  std::string_view collective;
-  int64_t calls = 0, bytes = 0;
-};
-
-/// Messages of the output layer for one microbatch; none in a group of one rank. Without gradient: the loss only.
-std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
-                                               const VocabularyShape& shape, int position, bool with_gradient = true);
+/// Messages of the output layer for one microbatch over the pipeline axis; none in a group of one rank. Without
+/// gradient: the loss only.
+std::vector<Messages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
+                                     const VocabularyShape& shape, int position, bool with_gradient = true);
 /// Messages of the input layer for one microbatch.
-std::vector<VocabularyMessages> input_traffic(const VocabularyShape& shape, int position);
+std::vector<Messages> input_traffic(const VocabularyShape& shape, int position);
 
 }  // namespace orthant

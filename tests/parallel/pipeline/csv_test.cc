@@ -96,17 +96,21 @@ TEST(OwnSchedule, IgnoresActionsThatThePlanAdds) {
 }
 
 TEST(OwnSchedule, MustMatchTheRun) {
-  EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
+  EXPECT_EQ(refusal("0F0,0B0\n", 2, 1),
+            "the schedule must have one line for each of 2 pipeline ranks, but it has 1; add or remove lines, or set "
+            "parallelism.pipeline_parallel_degree to 1");
   EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches (0F7 in line 1, cell 14)");
   EXPECT_EQ(refusal("0F0,0F11,0B0,0B1\n", 1, 2), "the schedule is for 12 microbatches (0F11 in line 1, cell 2)");
   EXPECT_THROW(schedule_from_csv("0F0,0X0\n", 1, 1), DataError);
   EXPECT_EQ(refusal("0F0,0S0,0T0,0B0\n", 1, 1),
-            "line 1, cell 2, 0S0: not for a file to say: set parallelism.vocabulary_parallel to an order of the output "
-            "layer, and leave out S, Z, T, TW, E and EB");
+            "line 1, cell 2: 0S0 is a vocabulary pass, which a schedule file must not have; remove S, Z, T, TW, E and "
+            "EB, and set parallelism.vocabulary_parallel");
   for (const char* empty : {",,\n,,\n", " \n \n", "0UNSHARD\n1UNSHARD\n", "0STEP\n1REDUCE_GRAD\n"}) {
     EXPECT_EQ(refusal(empty, 2, 1), "the schedule has no pass of any microbatch: every pipeline rank needs a stage");
   }
-  EXPECT_EQ(refusal("0F0,0B0\n,\n", 2, 1), "line 2 has no Action; every pipeline rank needs a stage");
+  EXPECT_EQ(refusal("0F0,0B0\n,\n", 2, 1),
+            "line 2 has no Action; every pipeline rank needs a stage; give it passes of a stage, or lower "
+            "parallelism.pipeline_parallel_degree");
   Schedule backwards = gpipe(1, 20);
   backwards.rows[0].erase(backwards.rows[0].begin(), backwards.rows[0].begin() + 20);
   const std::string many = refusal(to_csv(backwards), 1, 20);

@@ -8,7 +8,7 @@
 namespace orthant::traffic_test {
 namespace {
 
-int64_t bytes_of(const std::vector<SequenceMessages>& all, const std::string& axis, const std::string& what = "") {
+int64_t bytes_of(const std::vector<Messages>& all, const std::string& axis, const std::string& what = "") {
   int64_t sum = 0;
   for (const auto& m : all) {
     if (m.axis == axis && m.what.find(what) != std::string::npos) sum += m.bytes;

@@ -153,8 +153,8 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
                                                                bool recompute) {
   const TensorTraffic traffic = tensor_traffic(plan, shape, comm.mesh(), comm.rank());
   std::map<std::pair<std::string, std::string>, Traffic> all;
-  const auto add = [&](const std::vector<TensorMessages>& messages, int64_t times) {
-    for (const TensorMessages& m : messages) {
+  const auto add = [&](const std::vector<Messages>& messages, int64_t times) {
+    for (const Messages& m : messages) {
       Traffic& sum = all[{m.axis, m.collective}];
       sum.calls += m.calls * times;
       sum.bytes += m.bytes * times;

@@ -24,7 +24,7 @@ inline Durations with_output(const Durations& durations, double output_s) {
 inline Schedule cut(std::string_view name, const VocabularyAlgorithm& algorithm, int ranks, int microbatches,
                     const Durations& durations, int later = -1, bool input = true) {
   const PipelineSchedule& made = pipeline_schedule(name);
-  if (later < 0) later = algorithm.later(made.stages_per_rank);
+  if (later < 0) later = algorithm.extra_warmup_forwards(made.stages_per_rank);
   const Schedule plain = made.make({ranks, made.stages_per_rank, microbatches, durations, later});
   return add_vocabulary(plain, algorithm, durations, input);
 }

@@ -73,7 +73,7 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
   } else {
     const PipelineSchedule& pipeline = pipeline_schedules()[static_cast<size_t>(std::max(0, made - 2))];
     const int stages = pipeline.any_stages ? 1 + random.below(4) : pipeline.stages_per_rank;
-    const int later = random.below(3) == 0 ? random.below(5) : algorithm.later(stages);
+    const int later = random.below(3) == 0 ? random.below(5) : algorithm.extra_warmup_forwards(stages);
     out.name = std::string(pipeline.name) + " with " + std::string(algorithm.name);
     if (random.below(4) == 0) make_unequal(random, p * stages, times);
     out.schedule = add_vocabulary(pipeline.make({p, stages, m, times, later}), algorithm, times, input);

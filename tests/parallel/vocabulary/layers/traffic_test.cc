@@ -4,11 +4,11 @@
 namespace orthant::traffic_test {
 namespace {
 
-TrafficTable table(const std::vector<std::vector<VocabularyMessages>>& microbatches) {
+TrafficTable table(const std::vector<std::vector<Messages>>& microbatches) {
   TrafficTable sum;
   for (const auto& messages : microbatches) {
-    for (const VocabularyMessages& one : messages) {
-      Traffic& traffic = sum[{"pipeline", std::string(one.collective)}];
+    for (const Messages& one : messages) {
+      Traffic& traffic = sum[{one.axis, one.collective}];
       traffic.calls += one.calls;
       traffic.bytes += one.bytes;
     }
