@@ -106,8 +106,12 @@ TEST_F(RunSetup, ModelFromTakesTheOperationsOfItsFamily) {
                    {"model.mlp = \"gelu\" (command line), but model.mlp = \"gelu_tanh\""}));
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load("llama", "", {"model.qk_norm=true"}); }),
                    {"model.qk_norm = true (command line), but model.qk_norm = false"}));
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("llama", "\"max_position_embeddings\": 2147483647,", {}); }),
-                   {"model.max_position_embeddings = 2147483647", "config.json"}));
+  EXPECT_TRUE(says(message_of<DataError>([&] { load("llama", "\"max_position_embeddings\": 2147483647,", {}); }),
+                   {"max_position_embeddings = 2147483647: must be 1 to 134217728", "config.json"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] {
+                     load("llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5},", {});
+                   }),
+                   {"model.rope_scaling_factor = 0.5", "config.json"}));
 }
 
 TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {

@@ -48,12 +48,12 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 }
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
-  const std::string words = "model.num_hidden_layers = 8 (command line); set it to";
+  const std::string words = "model.num_hidden_layers = 8 (command line); set ";
   EXPECT_TRUE(says(refusal(9, of("1f1b", 9)),
-                   {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + " 3"}));
+                   {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + "it to 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
                    {"pipeline_parallel_schedule = \"zb_v\"", "10 stages, which must be at most " + words,
-                    "or parallelism.pipeline_parallel_schedule to \"1f1b\""}));
+                    "set parallelism.pipeline_parallel_schedule to \"1f1b\""}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
                    {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 0"}));
   EXPECT_TRUE(
@@ -120,7 +120,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
                    {"has 2 stages, which must be at most model.num_hidden_layers = 1"}));
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)),
-                   {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of 1f1b, "}));
+                   {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of gpipe, 1f1b, "}));
   std::filesystem::create_directory(folder / "folder.csv");
   EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)),
                    {"folder.csv", "must name a CSV file, but it names a folder or device"}));
