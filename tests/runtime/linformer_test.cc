@@ -195,7 +195,7 @@ TEST(LinformerRuns, AreExplained) {
   const Plan plan = run.plan(4, Cut{1, 2, 2}.overrides());
   EXPECT_TRUE(says(explain(plan),
                    {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
-                    "attention, summaries, forward", "gradient norm, by parameter", "not compared: with Linformer"}));
+                    "attention, summaries, forward", "gradient norm, by parameter", "not compared: Linformer computes another function"}));
   EXPECT_TRUE(says(plan_json(plan), {"\"layout\": \"[S(ring), -]\""}));
   EXPECT_TRUE(says(explain(run.plan(2)), {"every rank holds all parameters"}));
 }
@@ -217,7 +217,7 @@ TEST(LinformerRuns, AreRefusedInWords) {
   EXPECT_TRUE(says(refusal({masked, "model.linformer_length=17"}), {"training.seq_len = 16", "; set it to 16"}));
   EXPECT_TRUE(says(refusal({masked, length, "model.sliding_window=4"}), {"model.sliding_window = 4", "set it to 0"}));
   EXPECT_TRUE(says(refusal({masked, length, "data.mask_documents=true"}), {"data.mask_documents", "set it to false"}));
-  EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention", "set it to \"linformer\""}));
+  EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention", "context_parallel_attention to \"linformer\""}));
   EXPECT_TRUE(
       says(refusal({masked, length}, {ring, both}), {"context_parallel_placement", "set it to \"contiguous\""}));
   EXPECT_TRUE(says(refusal({masked}, {ring, both}), {"context_parallel_attention", "model.linformer_length = 0"}));
