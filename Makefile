@@ -34,7 +34,7 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 # Runs three entries at a time on two cores: many wait for messages or processes, and each rank uses one thread.
 run_tests = ctest --test-dir $(BUILD) --parallel 3 --output-on-failure --no-tests=error
 
-test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
+test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest
 	@$(run_tests) $(if $(TESTS),-L '$(TESTS)') -LE full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
 
 test-full: build $(BUILD)/setup/test_python ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers
