@@ -19,13 +19,13 @@ inline Durations with_output(const Durations& durations, double output_s) {
   return durations.with(S, output_s / 2).with(Z, output_s / 4).with(T, output_s / 2).with(TW, output_s / 2);
 }
 
-/// A schedule of the pipeline's table with vocabulary parallelism. later < 0: the extra warm-up forwards that the
+/// A schedule of the pipeline's table with vocabulary parallelism. extra_warmup_forwards < 0: the number that the
 /// algorithm needs. input: also shard the embedding.
 inline Schedule cut(std::string_view name, const VocabularyAlgorithm& algorithm, int ranks, int microbatches,
-                    const Durations& durations, int later = -1, bool input = true) {
+                    const Durations& durations, int extra_warmup_forwards = -1, bool input = true) {
   const PipelineSchedule& made = pipeline_schedule(name);
-  if (later < 0) later = algorithm.extra_warmup_forwards(made.stages_per_rank);
-  const Schedule plain = made.make({ranks, made.stages_per_rank, microbatches, durations, later});
+  if (extra_warmup_forwards < 0) extra_warmup_forwards = algorithm.extra_warmup_forwards(made.stages_per_rank);
+  const Schedule plain = made.make({ranks, made.stages_per_rank, microbatches, durations, extra_warmup_forwards});
   return add_vocabulary(plain, algorithm, durations, input);
 }
 

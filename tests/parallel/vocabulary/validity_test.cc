@@ -73,10 +73,10 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
   } else {
     const PipelineSchedule& pipeline = pipeline_schedules()[static_cast<size_t>(std::max(0, made - 2))];
     const int stages = pipeline.any_stages ? 1 + random.below(4) : pipeline.stages_per_rank;
-    const int later = random.below(3) == 0 ? random.below(5) : algorithm.extra_warmup_forwards(stages);
+    const int extra_warmup_forwards = random.below(3) == 0 ? random.below(5) : algorithm.extra_warmup_forwards(stages);
     out.name = std::string(pipeline.name) + " with " + std::string(algorithm.name);
     if (random.below(4) == 0) make_unequal(random, p * stages, times);
-    out.schedule = add_vocabulary(pipeline.make({p, stages, m, times, later}), algorithm, times, input);
+    out.schedule = add_vocabulary(pipeline.make({p, stages, m, times, extra_warmup_forwards}), algorithm, times, input);
   }
   out.name += " of " + std::to_string(p) + " ranks, " + std::to_string(m) + " microbatches";
   out.schedule = add_messages(out.schedule);
