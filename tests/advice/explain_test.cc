@@ -86,7 +86,7 @@ TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
   };
   const std::vector<std::string> linformer = {"model.objective=masked", "model.linformer_length=8"};
   const std::string title = "layouts of one layer on ";
-  EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: with Linformer"}));
+  EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: Linformer computes another function"}));
   EXPECT_EQ(text(linformer, 1).find(title), std::string::npos);
   EXPECT_TRUE(says(text({}, 2), {title, "sends least"}));
   EXPECT_EQ(text({}, 2).find("not compared"), std::string::npos);

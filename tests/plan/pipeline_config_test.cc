@@ -120,7 +120,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
                    {"has 2 stages, which must be at most model.num_hidden_layers = 1"}));
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)),
-                   {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of 1f1b, "}));
+                   {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of gpipe, 1f1b, "}));
   std::filesystem::create_directory(folder / "folder.csv");
   EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)),
                    {"folder.csv", "must name a CSV file, but it names a folder or device"}));
