@@ -31,8 +31,8 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const double shares = of(mesh.group_size(kBatchAxes));
   const double microbatches = std::ceil(std::ceil(of(t.global_batch_size) / shares) / of(t.local_batch_size));
   constexpr double kMostMicrobatches = 0x1p16, kMostTokens = 0x1p62;
-  // `first` is the value of the first key. The refusal offers the value that reaches the limit if the size is
-  // proportional to it.
+  // `first` is the value of the first key. The refusal offers the largest legal value of a key to which the size is
+  // proportional.
   const auto check = [&](double value, double limit, const char* what, int64_t first,
                          std::initializer_list<const char*> keys) {
     if (value < limit) return;
@@ -40,7 +40,7 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
     for (const char* key : keys) words.push_back(config.locate(key));
     throw Refusal(
         fmt::format("{} together make {:.2g} {}, which must be below {:.2g}", join(words, ", "), value, what, limit),
-        {keys.begin(), keys.end()}, {std::floor(of(first) * limit / value)});
+        {keys.begin(), keys.end()}, {std::ceil(of(first) * limit / value) - 1});
   };
   check(projections, kMostElements, "parameters", config.model.linformer_length,
         {"model.linformer_length", "training.seq_len", "model.num_hidden_layers"});
