@@ -53,7 +53,7 @@ MeasuredStep carry_out(Comm& comm, const Schedule& schedule, double pass_s, int6
                     comm);
   comm.barrier(all_axes(comm.mesh())).wait();
   executor.run(schedule.rows[static_cast<size_t>(comm.rank())], {});
-  return gather_timeline(comm, schedule, 1, executor.periods());
+  return gather_timeline(comm, schedule, 1, executor.intervals());
 }
 
 void measure(const Settings& settings, Comm& comm) {

@@ -92,10 +92,10 @@ class DryStages {
   MeasuredStep run(double unit_s) {
     unit_s_ = unit_s;
     comm_.barrier(all_axes(comm_.mesh())).wait();
-    if (vocabulary_) vocabulary_->begin(microbatches(), [](int) { return batch(); });
+    if (vocabulary_) vocabulary_->begin(microbatches(), [](int) { return batch(); }, {});
     executor_.run(plan_.row(comm_.rank()), {});
     if (vocabulary_) vocabulary_->finish();
-    return gather_timeline(comm_, plan_.schedule, 1, executor_.periods());
+    return gather_timeline(comm_, plan_.schedule, 1, executor_.intervals());
   }
 
  private:

@@ -51,11 +51,13 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::smatch match;
   const std::string what = fmt::format("data.tokenizer = \"train:{}\"", pieces);
   if (std::regex_search(result.errors, match, std::regex("value <= (\\d+)")))
-    throw ConfigError(fmt::format("{}: the text is too short for this number of pieces; set data.tokenizer to \"train:{}\" or \"byte\"",
+    throw ConfigError(fmt::format("{}: the text is too short for this number of pieces; set data.tokenizer to "
+                                  "\"train:{}\" or \"byte\"",
                                   what, match.str(1)));
   if (std::regex_search(result.errors, match, std::regex("\\d+ vs (\\d+)")))
-    throw ConfigError(fmt::format("{}: the characters of the text alone need {} pieces; set data.tokenizer to \"train:{}\" or more", what,
-                                  match.str(1), match.str(1)));
+    throw ConfigError(fmt::format("{}: the characters of the text alone need {} pieces; set data.tokenizer to "
+                                  "\"train:{}\" or more",
+                                  what, match.str(1), match.str(1)));
   throw ConfigError(
       fmt::format("{}: spm_train failed with exit code {}: {}", what, result.exit_code, trim(result.errors)));
 }

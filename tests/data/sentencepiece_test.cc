@@ -125,7 +125,7 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
     return message_of<ConfigError>([&] { load_tokenizer(spec, folder / "work", files); });
   };
   const std::string high = refusal("train:5000", tiny);
-  EXPECT_NE(high.find("too short for this number of pieces; set data.tokenizer to \"train:2"), std::string::npos) << high;
+  EXPECT_TRUE(says(high, {"too short for this number of pieces; set data.tokenizer to \"train:2"}));
   EXPECT_EQ(refusal(high.substr(high.rfind("train:"), 9), tiny), "") << high;  // the advice is correct
   const std::vector<std::string> files = {folder.write("b.txt", sample(3000, 1))};
   const std::string low = refusal("train:260", files);

@@ -217,7 +217,7 @@ TEST(LinformerRuns, AreRefusedInWords) {
   EXPECT_TRUE(says(refusal({masked, "model.linformer_length=17"}), {"training.seq_len = 16", "; set it to 16"}));
   EXPECT_TRUE(says(refusal({masked, length, "model.sliding_window=4"}), {"model.sliding_window = 4", "set it to 0"}));
   EXPECT_TRUE(says(refusal({masked, length, "data.mask_documents=true"}), {"data.mask_documents", "set it to false"}));
-  EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention", "context_parallel_attention to \"linformer\""}));
+  EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention to \"linformer\""}));
   EXPECT_TRUE(
       says(refusal({masked, length}, {ring, both}), {"context_parallel_placement", "set it to \"contiguous\""}));
   EXPECT_TRUE(says(refusal({masked}, {ring, both}), {"context_parallel_attention", "model.linformer_length = 0"}));
