@@ -39,7 +39,7 @@ class StatisticsChain {
   PendingSend to_next_, to_previous_;
 };
 
-/// Copies of masters and optimizer state, allocated at the first save(); as many bytes as both.
+/// Copies of masters and optimizer state, allocated at the first save(). They take as many bytes as the originals.
 class OptimizerBackup {
  public:
   OptimizerBackup(Weights& weights, const Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}

@@ -1,4 +1,4 @@
-// The softmax of a shard: what it keeps from S to T, and how it is rounded.
+// The softmax of a shard: the numbers that it keeps from S to T, and their rounding.
 //
 // Let y = x W^T over the rank's rows, z = cap(y) and top the maximum of each token's z. From S to T the object keeps
 // the exponentials e = exp(z - top), times the derivative of z if z is capped: N V/p numbers in the products' dtype.
