@@ -61,7 +61,7 @@ std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>&
       const auto size = [](const at::Tensor& t) { return t.to(at::kDouble).norm().item<double>(); };
       if (size(part - right) <= bounds.gradients * std::max(size(right), least)) continue;
       const bool in_a_layer = whole[p].shape.size() > 1 && whole[p].layer >= 0;
-      return fmt::format("step 1, rank {}: the gradient of {}{} is off", rank, whole[p].name,
+      return fmt::format("step 1, rank {}: the gradient of {}{} has a relative error of ", rank, whole[p].name,
                          in_a_layer ? fmt::format(", layer {}", whole[p].layer) : "");
     }
   }
