@@ -192,11 +192,11 @@ Finding check_products(const MachineSpeed& speed) {
           ""};
 }
 
-Finding check_neighbours(const MachineSpeed& speed) {
-  return {"neighbours",
+Finding check_neighbors(const MachineSpeed& speed) {
+  return {"neighbors",
           fmt::format("the threads of these products got {:.0f}% of the CPU time that they could have used",
                       100 * speed.cpu_share),
-          neighbours_advice(speed)};
+          neighbors_advice(speed)};
 }
 
 std::vector<Finding> examine(const MachineSpeed& speed) {
@@ -208,7 +208,7 @@ std::vector<Finding> examine(const MachineSpeed& speed) {
       check_libtorch(),
       check_threads(),
       check_products(speed),
-      check_neighbours(speed),
+      check_neighbors(speed),
       check_allocator(),
       check_launcher(),
       check_loopback(),

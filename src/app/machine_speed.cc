@@ -100,7 +100,7 @@ MachineSpeed measure_machine_speed(double seconds) {
           .stolen_cores = static_cast<double>(after.stolen - before.stolen) / ticks_per_s / wall_s};
 }
 
-std::string neighbours_advice(const MachineSpeed& speed) {
+std::string neighbors_advice(const MachineSpeed& speed) {
   constexpr double kMuch = 0.1;
   const double cores = speed.threads;
   std::string who;

@@ -23,7 +23,7 @@ MachineSpeed measure_machine_speed(double seconds);
 
 /// One sentence with the figures and a remedy if other programs or virtual machines take more than a tenth of the
 /// cores, or if the threads got less than 0.8 of their wall time as CPU time; otherwise empty.
-std::string neighbours_advice(const MachineSpeed& speed);
+std::string neighbors_advice(const MachineSpeed& speed);
 
 /// CPU time of some cores since boot, in clock ticks.
 struct CoreTicks {

@@ -194,8 +194,8 @@ void check_tensors(const TensorSet& found, std::span<const ExpectedTensor> expec
   const TensorDifferences differences = compare_tensors(found, expected, optional);
   if (differences.none()) return;
   std::string message = fmt::format(
-      "{}: the tensors must be those of the run file's [model]; take the sizes from this directory with model.from, or "
-      "name another directory",
+      "{}: the tensors must be those that the sizes of the model in config.json or [model] require; name another "
+      "directory, or take the sizes from this one with model.from",
       source);
   const auto list = [&](const char* title, const std::vector<std::string>& lines) {
     if (!lines.empty()) message += fmt::format("\n  {} ({}): {}", title, lines.size(), join(lines, "; "));

@@ -31,30 +31,27 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const double shares = of(mesh.group_size(kBatchAxes));
   const double microbatches = std::ceil(std::ceil(of(t.global_batch_size) / shares) / of(t.local_batch_size));
   constexpr double kMostMicrobatches = 0x1p16, kMostTokens = 0x1p62;
-  // `first` is the value of the first key. The refusal offers the largest legal value of a key to which the size is
-  // proportional.
-  const auto check = [&](double value, double limit, const char* what, int64_t first,
-                         std::initializer_list<const char*> keys) {
+  const auto check = [&](double value, double limit, const char* what, std::initializer_list<const char*> keys) {
     if (value < limit) return;
     std::vector<std::string> words;
     for (const char* key : keys) words.push_back(config.locate(key));
     throw Refusal(
         fmt::format("{} together make {:.2g} {}, which must be below {:.2g}", join(words, ", "), value, what, limit),
-        {keys.begin(), keys.end()}, {std::ceil(of(first) * limit / value) - 1});
+        {keys.begin(), keys.end()}, {limit});
   };
-  check(projections, kMostElements, "parameters", config.model.linformer_length,
+  check(projections, kMostElements, "parameters",
         {"model.linformer_length", "training.seq_len", "model.num_hidden_layers"});
-  check(weights, kMostElements, "parameters", config.model.hidden_size,
+  check(weights, kMostElements, "parameters",
         {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
          "model.vocab_size"});
-  check(kept, kMostElements, "activations a microbatch", t.local_batch_size,
+  check(kept, kMostElements, "activations a microbatch",
         {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
-  check(scores, kMostElements, "attention scores a microbatch", t.local_batch_size,
+  check(scores, kMostElements, "attention scores a microbatch",
         {"training.local_batch_size", "training.seq_len", "model.num_attention_heads", "model.num_hidden_layers",
          "parallelism.context_parallel_attention"});
-  check(sent, kMostElements, "elements sent a step", t.global_batch_size,
+  check(sent, kMostElements, "elements sent a step",
         {"training.global_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
-  check(run, kMostTokens, "tokens", t.steps, {"training.steps", "training.global_batch_size", "training.seq_len"});
+  check(run, kMostTokens, "tokens", {"training.steps", "training.global_batch_size", "training.seq_len"});
   if (microbatches <= kMostMicrobatches) return;
   throw Refusal(fmt::format("{} in microbatches of {} makes {:.0f} microbatches a rank, which must be at most {:.0f}",
                             config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),

@@ -111,8 +111,8 @@ std::vector<Row> summary_rows(const Summary& s) {
       fmt::format(
           "{} tokens/s{} (medians)", format_count(s.tokens_per_second_median),
           or_nothing(has_value(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")));
-  add("time", std::isfinite(s.communication_share) && s.steps > 0,
-      fmt::format("{:.1f}% of rank 0's step time is exposed communication", 100 * s.communication_share));
+  add("comm", s.communication_share > 0 && s.steps > 0,
+      fmt::format("exposed in {:.1f}% of rank 0's step time", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
   add("memory", peak > 0,
       format_bytes(peak) + " at peak on the largest rank" +
@@ -135,7 +135,8 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("data", {b.data});
   add("this run", {or_nothing(b.steps > 0, counted(b.steps, "step")),
                    or_nothing(b.tokens > 0, format_count(static_cast<double>(b.tokens)) + " tokens"),
-                   or_nothing(b.epochs > 0, fmt::format("{:.2f} epochs", b.epochs))});
+                   b.epochs >= 0.01 ? fmt::format("{:.2f} epochs", b.epochs)
+                                    : or_nothing(b.epochs > 0, "under 0.01 epochs")});
   add("batch", {b.batch});
   add("mesh", {b.mesh, or_nothing(b.ranks > 0, counted(b.ranks, "rank"))});
   add("device", {b.device, or_nothing(b.threads_per_rank > 0, counted(b.threads_per_rank, "thread") + " a rank"),

@@ -117,7 +117,7 @@ TEST(Doctor, ReportsEveryCheck) {
   }
   EXPECT_EQ(names,
             (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "products",
-                                   "neighbours", "allocator", "launcher", "loopback", "/dev/shm", "ucx",
+                                   "neighbors", "allocator", "launcher", "loopback", "/dev/shm", "ucx",
                                    "sentencepiece", "disk"}));
   const std::string text = printed_by([] { doctor({.measure_s = 0.1}); });
   for (const std::string& name : names) EXPECT_NE(text.find(" " + name + " "), std::string::npos) << text;

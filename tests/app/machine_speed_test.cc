@@ -32,12 +32,12 @@ TEST(MachineSpeed, TicksAreThoseOfTheCoresThatMayBeUsed) {
 
 TEST(MachineSpeed, NeighboursAreNamedWithTheWayOut) {
   const MachineSpeed alone = {.threads = 4, .cpu_share = 0.97, .others_cores = 0.2, .stolen_cores = 0.1};
-  EXPECT_EQ(neighbours_advice(alone), "");
-  EXPECT_TRUE(says(neighbours_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3}),
+  EXPECT_EQ(neighbors_advice(alone), "");
+  EXPECT_TRUE(says(neighbors_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3}),
                    {"other programs keep 1.3 of 4 cores busy", "stop them", "run.threads_per_rank"}));
-  EXPECT_TRUE(says(neighbours_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3, .stolen_cores = 0.5}),
+  EXPECT_TRUE(says(neighbors_advice({.threads = 4, .cpu_share = 0.7, .others_cores = 1.3, .stolen_cores = 0.5}),
                    {"other virtual machines use 0.5 of 4 cores", "dedicated cores"}));
-  EXPECT_TRUE(says(neighbours_advice({.threads = 1, .cpu_share = 0.5}), {"got 50% of the CPU time", "cpu.max"}));
+  EXPECT_TRUE(says(neighbors_advice({.threads = 1, .cpu_share = 0.5}), {"got 50% of the CPU time", "cpu.max"}));
 }
 
 TEST(MachineSpeed, AProgramThatTakesTheCoresIsSeen) {
@@ -53,7 +53,7 @@ TEST(MachineSpeed, AProgramThatTakesTheCoresIsSeen) {
   const MachineSpeed beside = measure_machine_speed(0.4);
   busy.clear();
   EXPECT_LT(beside.cpu_share, 0.8);
-  EXPECT_NE(neighbours_advice(beside), "");
+  EXPECT_NE(neighbors_advice(beside), "");
 }
 
 }  // namespace

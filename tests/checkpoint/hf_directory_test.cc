@@ -194,7 +194,7 @@ TEST(CompareTensors, ListsAllDifferences) {
   EXPECT_EQ(differences.clashes, (std::vector<std::string>{"model.layers.0.a: shape [4, 4], expected [2, 8]",
                                                            "model.norm.weight: shape [4], expected [5]"}));
   expect_pieces(message_of<DataError>([&] { check_tensors(have, other, "dir"); }),
-                {"dir: the tensors must be those of the run file's [model]; ", "shapes (2): model.layers.0.a",
+                {"dir: the tensors must be those that the sizes of the model", "shapes (2): model.layers.0.a",
                  "missing (2): lm_head.weight; z", "unexpected (2): "});
 }
 

@@ -65,7 +65,7 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
                     " activations a microbatch, which must be below 1.8e+16"}));
   EXPECT_TRUE(says(error_of({"training.steps=9000000000000000000"}),
                    {"training.steps = 9000000000000000000",
-                    " together make 7.4e+22 tokens, which must be below 4.6e+18; set it to 562949953421311"}));
+                    " together make 7.4e+22 tokens, which must be below 4.6e+18; set it to 549316406250000"}));
   EXPECT_TRUE(
       says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 microbatches a rank"}));

@@ -263,7 +263,7 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
             "|  loss        first 5.5512, last 1.9321                                        |\n"
             "|  validation  best 1.9800, after step 250; 1.842 bits/byte                     |\n"
             "|  speed       18.8k tokens/s, 436 ms a step (medians)                          |\n"
-            "|  time        4.2% of rank 0's step time is exposed communication              |\n"
+            "|  comm        exposed in 4.2% of rank 0's step time                            |\n"
             "|  memory      390.0 MiB at peak on the largest rank; expected 400.0 MiB (-2%)  |\n"
             "|  checkpoint  runs/a/checkpoints/step-000300                                   |\n"
             "|  report      runs/a/report.html                                               |\n"

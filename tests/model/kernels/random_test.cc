@@ -167,7 +167,7 @@ TEST(Normal, MomentsAreThoseOfTheDistribution) {
     last = z;
   }
   // The moments are 0, 1, 0 and 3. The variance of the k-th sample moment is (E z^2k - (E z^k)^2) / n. The bound is
-  // five standard deviations; the product of neighbours checks that draws are independent.
+  // five standard deviations; the product of neighbors checks that draws are independent.
   const double per = 5 / std::sqrt(static_cast<double>(n));
   EXPECT_NEAR(moments[1] / n, 0, per * std::sqrt(1.0));
   EXPECT_NEAR(moments[2] / n, 1, per * std::sqrt(2.0));

@@ -14,7 +14,7 @@ namespace {
 const CommOptions kImpatient = {.timeout_s = 30};
 
 // Ring Self-Attention, check 13: blocks of 8 bytes to 64 MiB arrive with the right content. The content matters most in
-// a ring of two, where both neighbours are the same rank.
+// a ring of two, where both neighbors are the same rank.
 TEST(SequenceRobustness, BlocksOfAnySizeGoRound) {
   for (const auto& [ring, elements] : {std::pair{2, 1},
                                        {3, 1},
@@ -121,7 +121,7 @@ TEST(LongSequenceRobustness, AThousandTimesWithLateRanks) {
 }
 
 // Unified Sequence Parallelism, check 13: the order of the two axes in the mesh changes no bit of the results and no
-// byte of the traffic. It only changes which ranks are neighbours.
+// byte of the traffic. It only changes which ranks are neighbors.
 TEST(SequenceRobustness, TheOrderOfTheAxesChangesNoNumber) {
   for (const auto& [u, r] : {std::pair{2, 2}, {2, 3}, {4, 2}}) {
     AttentionCase c{.ulysses = u, .ring = r, .key_heads = 2};

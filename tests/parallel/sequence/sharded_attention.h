@@ -32,7 +32,7 @@ struct AttentionCase {
   VisibilityRule rule;
   std::shared_ptr<const Packing> packing;
   at::ScalarType dtype = at::kDouble;
-  bool ring_inside = false;  // mesh order: ring inside ulysses, so ring neighbours are adjacent ranks
+  bool ring_inside = false;  // mesh order: ring inside ulysses, so ring neighbors are adjacent ranks
 
   Mesh mesh() const {
     const Axis u{"ulysses", ulysses}, r{"ring", ring};
