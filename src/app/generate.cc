@@ -81,8 +81,8 @@ int generate(const GenerateArguments& arguments) {
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.model.vocab_size) {
     throw DataError(
-        fmt::format("{}: the tokenizer has {} tokens, but the model has {}; the model must have at least "
-                    "as many entries as the tokenizer; use the tokenizer that belongs to it",
+        fmt::format("{}: the {} tokens of the tokenizer must be at most the {} entries of the model's vocabulary; "
+                    "use the tokenizer that belongs to the model",
                     directory, tokenizer->vocab_size(), config.model.vocab_size));
   }
   const Architecture& architecture = config.model;

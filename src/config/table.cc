@@ -70,7 +70,7 @@ const Key kTable[] = {
 
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
-  KEY(model, architecture, one_of({"llama", "gpt2"}), "", 
+  KEY(model, architecture, one_of({"llama", "gpt2"}), "",
       "kind of transformer: llama has pre-norm blocks with rotary positions; gpt2 is not built yet"),
   MODEL(objective, json_if_set("is_causal"), kMustMatch,
       one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),

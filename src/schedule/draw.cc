@@ -137,7 +137,7 @@ class Drawing {
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
-        kWidth - kRight - 40, bands_.top - 10, chunks ? "low and pale boxes: further stages of a rank; " : "",
+        kWidth - kRight - 40, bands_.top - 10, chunks ? "low and pale boxes are further stages of a rank; " : "",
         scale_.text(timeline_.makespan), unit, 100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak in flight</text>\n", kWidth - 8,
         bands_.top - 10);

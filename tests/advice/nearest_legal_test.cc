@@ -77,7 +77,7 @@ TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
   }
 }
 
-// A shared fact of the three tests below: a model of 2 layers on 4 ranks, and the settings that a message offers.
+// A model of two layers, whose plans take a few MiB a rank.
 const Words kSmall = {"model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64",
                       "training.global_batch_size=64", "training.local_batch_size=16", "training.seq_len=32"};
 
@@ -87,8 +87,7 @@ Words small_with(const Words& more) {
   return words;
 }
 
-// Four stages for two layers break a law. One rank for each of the ways out needs more memory than the limit, so these
-// also raise it.
+// Four stages for two layers break a law. No plan fits the limit of 10 KiB a rank, so every way out also raises it.
 TEST(NearestLegal, WaysOutKeepToTheLimitOfMemory) {
   const Words too_deep = {kParallel + "pipeline_parallel_degree=4", kParallel + "data_parallel_degree=1"};
   Words limited = small_with(too_deep);
