@@ -1,6 +1,10 @@
 #include "config/hf_family.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -60,6 +64,16 @@ std::vector<std::string> family_names() {
 
 const HfFamily& family_of(const Architecture& model) {
   return *std::ranges::find_if(kFamilies, [&](const HfFamily& family) { return expresses(family, model); });
+}
+
+std::string architecture_text(const Architecture& model) {
+  std::string text = fmt::format("{}, {}, hidden {}, {} ({} key-value)", family_of(model).model_type,
+                                 counted(model.num_hidden_layers, "layer"), model.hidden_size,
+                                 counted(model.num_attention_heads, "head"), model.num_key_value_heads);
+  if (model.norm != "rms_norm") text += ", " + model.norm;
+  if (model.mlp != "swiglu") text += ", " + model.mlp;
+  if (model.qk_norm) text += ", norms of heads";
+  return text;
 }
 
 }  // namespace orthant

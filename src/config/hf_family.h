@@ -44,4 +44,8 @@ std::vector<std::string> family_names();
 /// Returns the family that can express the model: the first of the table, or "orthant".
 const HfFamily& family_of(const Architecture& model);
 
+/// Describes the model by its family and sizes: "llama, 6 layers, hidden 256, 8 heads (4 key-value)". Operations that
+/// are not Llama's follow, as in ", layer_norm, gelu".
+std::string architecture_text(const Architecture& model);
+
 }  // namespace orthant

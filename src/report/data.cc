@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "config/hf_family.h"
 #include "plan/pipeline.h"
 
 #include <nlohmann/json.hpp>
@@ -48,12 +49,8 @@ std::string start_time(const std::filesystem::path& events) {
 
 void add_config_facts(const Config& config, ReportData& data) {
   data.description = config.job.description;
-  const ModelConfig& model = config.model;
-  data.facts.emplace_back(
-      "Model", fmt::format("{}, {}, hidden {}, {} ({} key-value), sequences of {}", model.architecture,
-                           counted(model.num_hidden_layers, "layer"), model.hidden_size,
-                           counted(model.num_attention_heads, "head"), model.num_key_value_heads,
-                           counted(config.training.seq_len, "token")));
+  data.facts.emplace_back("Model", fmt::format("{}, sequences of {}", architecture_text(config.model),
+                                               counted(config.training.seq_len, "token")));
   data.facts.emplace_back("Data", fmt::format("{}; tokenizer {}", join(config.data.path, ", "), config.data.tokenizer));
   data.facts.emplace_back(
       "Batch", fmt::format("{} a step, microbatches of {}: {}", counted(config.training.global_batch_size, "sequence"),

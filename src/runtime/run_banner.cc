@@ -14,14 +14,7 @@ namespace orthant {
 namespace {
 
 std::string describe_model(const Architecture& a) {
-  std::string block;
-  if (a.norm != "rms_norm") block += ", " + a.norm;
-  if (a.mlp != "swiglu") block += ", " + a.mlp;
-  if (a.qk_norm) block += ", norms of heads";
-  return fmt::format("{}, {}, hidden {}, {} ({} key-value), vocabulary {}{}{}", family_of(a).model_type,
-                     counted(a.num_hidden_layers, "layer"),
-                     a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size,
-                     a.causal() ? "" : ", masked", block);
+  return fmt::format("{}, vocabulary {}{}", architecture_text(a), a.vocab_size, a.causal() ? "" : ", masked");
 }
 
 // "byte tokenizer", "tokenizer of 8000 pieces, trained on this data" or "tokenizer jargon.model".

@@ -1,6 +1,7 @@
 // Hugging Face config.json: read and written for the versions 4 and 5 of transformers. Configurations that we cannot
 // run are refused with file and key.
 #include "config/hf_config.h"
+#include "config/hf_family.h"
 
 #include <nlohmann/json.hpp>
 
@@ -102,6 +103,14 @@ TEST(HfConfig, TheBlockDecidesTheFamily) {
   EXPECT_EQ(parse(window), qwen);
   window["use_sliding_window"] = true;
   expect_pieces(refusal(window), {"use_sliding_window = true", "expected false"});
+}
+
+TEST(HfConfig, ATextNamesTheFamilyAndItsOperations) {
+  Architecture model{.hidden_size = 64, .num_hidden_layers = 2, .num_attention_heads = 4, .num_key_value_heads = 2};
+  EXPECT_EQ(architecture_text(model), "llama, 2 layers, hidden 64, 4 heads (2 key-value)");
+  model.norm = "layer_norm", model.mlp = "gelu", model.qk_norm = true;
+  EXPECT_EQ(architecture_text(model),
+            "orthant, 2 layers, hidden 64, 4 heads (2 key-value), layer_norm, gelu, norms of heads");
 }
 
 TEST(HfConfig, RoundTrips) {
