@@ -1,5 +1,7 @@
 // c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking, so
-// threads do that. It ends the process if sizes differ, so each message follows a header with its size.
+// threads do that, without a time limit of their own: the engine counts the seconds that a rank waits, and the
+// destructor aborts what is still in progress. Gloo ends the process if sizes differ, so each message follows a header
+// with its size.
 //
 // Growth: Gloo connects every pair of ranks at the start. Each (peer, tag, direction) in use holds one blocked thread.
 #include <ATen/ops/empty.h>
@@ -12,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -83,13 +86,15 @@ class Waiters {
   bool stop_ = false;
 };
 
+constexpr std::chrono::milliseconds kNoLimit = std::chrono::hours(24 * 365);
+
 std::chrono::milliseconds milliseconds(double s) { return std::chrono::milliseconds(static_cast<int64_t>(1000 * s)); }
 at::Tensor as_tensor(void* memory, int64_t bytes) { return at::from_blob(memory, {bytes}, at::kByte); }
 
 class GlooTransport : public Transport {
  public:
   GlooTransport(const TransportOptions& options, MessageSink& sink)
-      : sink_(sink), timeout_(milliseconds(options.timeout_s)), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : sink_(sink), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
     auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
@@ -99,6 +104,11 @@ class GlooTransport : public Transport {
   }
 
   ~GlooTransport() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+      for (const auto& work : in_progress_) work->abort();
+    }
     waiters_.reset();
     close(event_fd_);
   }
@@ -114,7 +124,7 @@ class GlooTransport : public Transport {
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
     if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
     line_up({true, message.peer, message.tag}, message, [this, header, works] {
-      for (const auto& work : works) work->wait(timeout_);
+      for (const auto& work : works) complete(work);
     });
   }
 
@@ -163,6 +173,26 @@ class GlooTransport : public Transport {
     return group_->recv(tensors, message.peer, static_cast<int>(message.tag));
   }
 
+  // Waits until Gloo has completed the work, or until the destructor aborts it.
+  void complete(const WorkPtr& work) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closing_) throw CommError("the transport was closed");
+      in_progress_.insert(work);
+    }
+    const auto no_longer = [&] {
+      const std::lock_guard lock(mutex_);
+      in_progress_.erase(work);
+    };
+    try {
+      if (!work->wait(kNoLimit)) throw CommError("the transport was closed");
+    } catch (...) {
+      no_longer();
+      throw;
+    }
+    no_longer();
+  }
+
   // Messages to or from one peer under one tag end in order, so one thread waits for all of them.
   void line_up(const Key& key, Message& message, std::function<void()> wait) {
     const std::lock_guard lock(mutex_);
@@ -185,14 +215,14 @@ class GlooTransport : public Transport {
 
   void receive_one(Message& message) {
     Header header;
-    post_receive(&header, sizeof header, message)->wait(timeout_);
+    complete(post_receive(&header, sizeof header, message));
     const int64_t room = message.bytes;
     message.bytes = header.bytes;
     message.signature = header.signature;
     // A message that is too large is received anyway, because the next header follows it.
     std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
     void* const memory = aside.empty() ? message.data : aside.data();
-    if (header.bytes > 0) post_receive(memory, header.bytes, message)->wait(timeout_);
+    if (header.bytes > 0) complete(post_receive(memory, header.bytes, message));
     if (header.bytes > room) throw CommError("its message is larger than expected");
   }
 
@@ -210,11 +240,12 @@ class GlooTransport : public Transport {
   }
 
   MessageSink& sink_;
-  const std::chrono::milliseconds timeout_;
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time
-  std::mutex mutex_;
+  std::mutex mutex_;  // of the members below
+  bool closing_ = false;
+  std::set<WorkPtr> in_progress_;
   std::vector<Message*> ended_;
   std::map<Key, std::deque<Waiting>> queues_;
   std::unique_ptr<Waiters> waiters_ = std::make_unique<Waiters>();

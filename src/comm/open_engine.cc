@@ -70,8 +70,7 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
                              .wait_for_value = wait_for_value,
                              .address = rendezvous.address,
                              .interface_name = rendezvous.interface_name,
-                             .connect_timeout_s = options.connect_timeout_s,
-                             .timeout_s = options.timeout_s};
+                             .connect_timeout_s = options.connect_timeout_s};
   const Member& self = members[static_cast<size_t>(rendezvous.rank)];
   int64_t free_bytes = self.free_bytes;
   for (const Member& member : members) {

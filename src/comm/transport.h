@@ -79,7 +79,6 @@ struct TransportOptions {
   std::string address = "127.0.0.1";
   std::string interface_name;
   double connect_timeout_s = 60;  // timeout to connect
-  double timeout_s = 300;      // timeout for a message
 };
 
 /// UCX: shared memory within a host, TCP or InfiniBand between hosts. Throws CommError if ucx_problem() is not empty.

@@ -210,6 +210,21 @@ TEST(Failure, TimeoutIsReported) {
       says(message, {"rank 0: recv from rank 1 over data (16 B) failed:", "no progress from the peers within 0.5 s"}));
 }
 
+// The timeout counts the seconds inside wait(), not those since the operation was posted.
+TEST(Failure, AnOperationPostedBeforeALongComputationDoesNotTimeOut) {
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(line(2), rank, rendezvous, {.timeout_s = 0.4});
+    comm.prepare(kOverData);
+    const int other = 1 - rank;
+    at::Tensor mine = at::full({4}, rank, at::kFloat), theirs = at::zeros({4});
+    Work received = comm.recv(theirs, kOverData, other);
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    comm.send(mine, kOverData, other).wait();
+    received.wait();
+    EXPECT_EQ(theirs[0].item<int>(), other);
+  });
+}
+
 TEST(Failure, RanksThatDoNotComeAreNamed) {
   std::string message;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {

@@ -228,21 +228,23 @@ std::vector<Case> planned_cases() {
       Case{"few_tokens_summa", model({96, 1024, 1, 272}, {16, 8, 8}, mesh(1, 4, 1, {kSumma}))}};
 }
 
-// Memory that bfloat16 matrix products take in addition to their operands, which depends on the kind of CPU.
+// Memory that bfloat16 matrix products take in addition to their operands, which depends on the kind of CPU. The plan
+// counts it for one product only, that of the embedding table on a CPU with AMX.
 struct Scratch {
   double planned = 0;  // bytes of the embedding table's copy if this CPU makes none
-  double here = 0;     // largest scratch of a product on this CPU, in bytes
+  double here = 0;     // largest scratch of a product on this CPU that the plan does not count, in bytes
 };
 Scratch scratch_of(const Config& config) {
-  if (config.training.dtype != "bfloat16" || has_amx()) return {};
+  if (config.training.dtype != "bfloat16") return {};
   const auto& m = config.model;
   const int64_t tokens = config.training.local_batch_size * config.training.seq_len;
-  int64_t here = 0;
-  for (const int64_t wide : {m.vocab_size, 2 * m.intermediate_size}) {
-    here = std::max({here, product_scratch(tokens, wide, m.hidden_size), product_scratch(tokens, m.hidden_size, wide)});
-  }
+  const auto largest = [&](int64_t wide) {
+    return std::max(product_scratch(tokens, wide, m.hidden_size), product_scratch(tokens, m.hidden_size, wide));
+  };
+  const auto of_mlp = static_cast<double>(largest(2 * m.intermediate_size));
+  if (has_amx()) return {.here = of_mlp};
   const int64_t table = (m.vocab_size + 63) / 64 * 64 * ((m.hidden_size + 31) / 32 * 32) * 2;  // padded to whole blocks
-  return {static_cast<double>(table), static_cast<double>(here)};
+  return {static_cast<double>(table), std::max(of_mlp, static_cast<double>(largest(m.vocab_size)))};
 }
 
 // The cases with at most four ranks.
