@@ -110,10 +110,10 @@ void Optimizer::step_weight(size_t weight, int64_t step, double lr, double gradi
                  .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
 }
 
-double sum_gradient_squares(const Weights& weights, size_t parameter) {
-  const at::Tensor g = weights.gradient(parameter);
-  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
-                                        : sum_of_squares(g.const_data_ptr<float>(), g.numel());
+void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum) {
+  const at::Tensor g = weights.gradient(parameter).view(-1).narrow(0, begin, count);
+  if (g.scalar_type() == at::kDouble) add_squares(g.const_data_ptr<double>(), count, sum);
+  if (g.scalar_type() == at::kFloat) add_squares(g.const_data_ptr<float>(), count, sum);
 }
 
 double clip_factor(double norm, double max_norm) {

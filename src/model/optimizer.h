@@ -1,6 +1,7 @@
 // The optimizer's step and gradient clipping over the flat buffers of Weights.
 #pragma once
 
+#include "base/exact_sum.h"
 #include "model/optimizer_plan.h"
 #include "model/weights.h"
 
@@ -36,9 +37,9 @@ class Optimizer {
   std::vector<State> state_;
 };
 
-/// The sum of squares of this rank's shard of a parameter's gradient, in float64. The order of the sum depends only on
-/// the elements' positions, never on the number of threads.
-double sum_gradient_squares(const Weights& weights, size_t parameter);
+/// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. Both are multiples
+/// of kNormBlockElements, or the range ends with the shard.
+void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum);
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 /// It is 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);

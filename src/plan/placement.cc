@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "parallel/pipeline/post_validation_plan.h"
 #include "schedule/barriers.h"
@@ -229,18 +230,26 @@ ParameterShards::ParameterShards(const ParameterPlacement& plan) {
   }
 }
 
-std::vector<NormSlots> norm_slots(const ParameterPlacement& plan) {
-  std::vector<NormSlots> kinds;
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const ParameterInfo& parameter = plan.parameters[i];
-    if (!parameter.copy_of.empty()) continue;
-    std::vector<std::string> axes = plan.groups[static_cast<size_t>(parameter.group)].split;
-    if (plan.stages.size() > 1 && !plan.on_every_stage(i)) axes.push_back(kPipeline);
-    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const NormSlots& known) { return known.axes == axes; });
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), NormSlots{.axes = std::move(axes), .parameters = {}});
-    kind->parameters.push_back(i);
+std::vector<Range> ParameterPlacement::counted_in_norm(int rank) const {
+  const auto has = [](const std::vector<std::string>& axes, const std::string& axis) {
+    return std::ranges::find(axes, axis) != axes.end();
+  };
+  const std::vector<ParameterInfo> held = parameters_of(rank);
+  std::vector<Range> counted;
+  for (const ParameterInfo& parameter : held) {
+    const ParameterGroup& group = groups[static_cast<size_t>(parameter.group)];
+    // Along all other axes the replicas have the same gradient without a reduction; the first one counts it.
+    const bool counts = parameter.copy_of.empty() && std::ranges::all_of(mesh.axes, [&](const Axis& axis) {
+      return axis.name == kPipeline || has(group.reduced, axis.name) || has(group.split, axis.name) ||
+             mesh.coord(rank, axis.name) == 0;
+    });
+    const int64_t elements = counts ? parameter.shard_size() : 0;
+    const Range blocks = shard((elements + kNormBlockElements - 1) / kNormBlockElements,
+                               mesh.group_size(group.reduced), mesh.group_index(rank, group.reduced));
+    counted.push_back({std::min(elements, blocks.begin * kNormBlockElements),
+                       std::min(elements, blocks.end * kNormBlockElements)});
   }
-  return kinds;
+  return counted;
 }
 
 const std::vector<Action>& ParameterPlacement::row(int rank) const {

@@ -48,20 +48,15 @@ struct ParameterPlacement : Pipeline {
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The lowest rank that holds the same parameter shards.
   int replica_leader(int rank) const;
+  /// By parameter: the elements of the rank's shard whose squares the rank adds to the gradient norm, as a range of
+  /// offsets. The replicas of a shard divide its blocks of kNormBlockElements among them.
+  std::vector<Range> counted_in_norm(int rank) const;
   /// The row of the schedule that the rank carries out.
   const std::vector<Action>& row(int rank) const;
 };
 
 /// Places the parameters and completes the schedule.
 ParameterPlacement place_parameters(Pipeline pipeline);
-
-/// Parameters whose squared gradient norms are summed over the same axes. Each parameter has its own slot, so that the
-/// gradient norm is the same number for every split into stages.
-struct NormSlots {
-  std::vector<std::string> axes;
-  std::vector<size_t> parameters;
-};
-std::vector<NormSlots> norm_slots(const ParameterPlacement& placement);
 
 /// Properties that are equal on all ranks with the same parameter shards.
 struct ParameterShard {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "plan/placement.h"
 #include "schedule/simulate.h"
 
@@ -54,10 +55,12 @@ Plan make_plan(const Config& config, const RunFacts& facts);
 /// ConfigError.
 void check_plan(const Config& config, const RunFacts& facts);
 
-/// Elements of the float64 vector that all ranks sum after each step: loss, stop signals and the memory peak of every
-/// rank in bytes. Each rank fills only its own peak and leaves the others zero, so that the sum gathers them.
+/// Elements of the float64 vector that all ranks sum after each step: loss, stop signals, the squares of the gradients
+/// as ExactSum::numbers(), and the memory peak of every rank in bytes. Each rank fills only its own peak and leaves the
+/// others zero, so that the sum gathers them.
 struct StepSignals {
-  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakBytes = 3;
+  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kSquares = 3;
+  static constexpr int kFirstPeakBytes = kSquares + ExactSum::kNumbers;
   static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }
 };
 

@@ -74,7 +74,6 @@ struct RowKey {
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
 int64_t statistics_bytes(const ParameterPlacement& plan) {
   int64_t numbers = StepSignals::elements(plan.mesh.size());
-  for (const NormSlots& slots : norm_slots(plan)) numbers += static_cast<int64_t>(slots.parameters.size());
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 

@@ -243,18 +243,11 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
     entries.push_back(std::move(entry));
   }
   add_copies(entries, plan);
-  int64_t numbers = 0;
-  const auto add = [&](const std::string& what, int64_t count, std::vector<std::string> axes) {
-    numbers += count;
-    if (plan.post_validates()) std::erase(axes, kPipeline);
-    add_sum(entries, plan, what, count, axes);
-  };
-  add("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
-  for (const NormSlots& slots : norm_slots(plan)) {
-    const auto count = static_cast<int64_t>(slots.parameters.size());
-    add(fmt::format("gradient norm, by parameter, {} of them", count), count, slots.axes);
-  }
-  if (plan.post_validates()) add_chain(entries, plan, "signals and norms", numbers);
+  const int64_t numbers = StepSignals::elements(plan.mesh.size());
+  std::vector<std::string> axes = all_axes(plan.mesh);
+  if (plan.post_validates()) std::erase(axes, kPipeline);
+  add_sum(entries, plan, "loss, gradient norm, signals and peaks", numbers, axes);
+  if (plan.post_validates()) add_chain(entries, plan, "loss, gradient norm, signals and peaks", numbers);
 }
 
 }  // namespace

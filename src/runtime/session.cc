@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace orthant {
 namespace {
@@ -30,7 +29,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       train_(train),
       comm_(comm),
       parts_(std::move(parts)),
-      norm_slots_(norm_slots(plan)),
+      counted_in_norm_(plan.counted_in_norm(comm.rank())),
       weights_(parts_.parameters, scalar_type(plan.config.training.dtype)),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer),
@@ -61,9 +60,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
 }
 
 at::Tensor Session::initial_step_statistics(const Signals& signals) const {
-  int64_t count = StepSignals::elements(comm_.mesh().size());
-  for (const NormSlots& slots : norm_slots_) count += static_cast<int64_t>(slots.parameters.size());
-  const at::Tensor statistics = at::zeros({count}, at::kDouble);
+  const at::Tensor statistics = at::zeros({StepSignals::elements(comm_.mesh().size())}, at::kDouble);
   double* slots = statistics.mutable_data_ptr<double>();
   slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
   slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
@@ -93,31 +90,27 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepIn
 
 void Session::finish_gradients(const at::Tensor& statistics) {
   add_tied_gradients();
-  double* square = statistics.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
-  for (const NormSlots& slots : norm_slots_)
-    for (const size_t parameter : slots.parameters) *square++ = sum_gradient_squares(weights_, parameter);
+  ExactSum squares;
+  for (size_t i = 0; i < counted_in_norm_.size(); ++i)
+    add_gradient_squares(weights_, i, counted_in_norm_[i].begin, counted_in_norm_[i].size(), squares);
+  std::ranges::copy(squares.numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
 }
 
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
-  int64_t begin = 0;
-  const auto sum = [&](int64_t count, Axes axes) {
-    if (!along_pipeline) std::erase(axes, kPipeline);
-    if (comm_.group_size(axes) > 1) comm_.all_reduce(statistics.narrow(0, begin, count), axes).wait();
-    begin += count;
-  };
-  sum(StepSignals::elements(comm_.mesh().size()), all_axes(comm_.mesh()));
-  for (const NormSlots& slots : norm_slots_) sum(static_cast<int64_t>(slots.parameters.size()), slots.axes);
+  Axes axes = all_axes(comm_.mesh());
+  if (!along_pipeline) std::erase(axes, kPipeline);
+  if (comm_.group_size(axes) > 1) comm_.all_reduce(statistics, axes).wait();
 }
 
 void Session::read(const at::Tensor& statistics, StepResult& result) const {
-  const int ranks = comm_.mesh().size();
-  const double* slots = statistics.const_data_ptr<double>();
-  const double* squares = slots + StepSignals::elements(ranks);
-  result.loss = slots[StepSignals::kLoss];
-  result.terminate = slots[StepSignals::kTerminate] > 0;
-  result.interrupt = slots[StepSignals::kInterrupt] > 0;
-  result.peak_memory_bytes = *std::max_element(slots + StepSignals::kFirstPeakBytes, squares);
-  result.norm = std::sqrt(std::accumulate(squares, slots + statistics.numel(), 0.0));
+  const std::span<const double> numbers(statistics.const_data_ptr<double>(), static_cast<size_t>(statistics.numel()));
+  result.loss = numbers[StepSignals::kLoss];
+  result.terminate = numbers[StepSignals::kTerminate] > 0;
+  result.interrupt = numbers[StepSignals::kInterrupt] > 0;
+  result.peak_memory_bytes = std::ranges::max(numbers.subspan(StepSignals::kFirstPeakBytes));
+  ExactSum squares;
+  squares.add(numbers.subspan<StepSignals::kSquares, ExactSum::kNumbers>());
+  result.norm = std::sqrt(squares.value());
 }
 
 std::function<void(const Action&, size_t)> Session::activity_reporter(size_t actions, std::string what) const {

@@ -99,7 +99,7 @@ class Session {
   int64_t labels_of(int64_t step) const;
   /// Returns a StepInput::announce for a row of `actions` Actions. It reports each Action as the rank's activity.
   std::function<void(const Action&, size_t index)> activity_reporter(size_t actions, std::string what) const;
-  /// This rank's step statistics: StepSignals, then zeros for squares of gradients in the order of norm_slots().
+  /// This rank's step statistics: StepSignals with zeros for the squares of gradients.
   at::Tensor initial_step_statistics(const Signals& signals) const;
   /// Carries out the rank's row, and writes the loss into the statistics.
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
@@ -128,7 +128,7 @@ class Session {
   const Loader& train_;
   Comm& comm_;
   const SessionParts parts_;
-  std::vector<NormSlots> norm_slots_;
+  std::vector<Range> counted_in_norm_;  // by parameter
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;

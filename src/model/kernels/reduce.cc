@@ -38,8 +38,8 @@ HWY_INLINE Vec<double> load_f64(const T* from, Tail tail) {
 template <class T>
 void sum_blocks(const SumBlocks<T>& args, int64_t begin, int64_t end) {
   for (int64_t block = begin; block < end; ++block) {
-    const T* x = args.x + block * kSumBlock;
-    const int64_t count = HWY_MIN(kSumBlock, args.count - block * kSumBlock);
+    const T* x = args.x + block * kNormBlockElements;
+    const int64_t count = HWY_MIN(kNormBlockElements, args.count - block * kNormBlockElements);
     args.partial[block] = sum_vectors<double>(count, [=](Vec<double> total, int64_t i, auto part) ORTHANT_BODY {
       const auto value = load_f64(x + i, part);
       return hn::MulAdd(value, value, total);
@@ -67,20 +67,18 @@ ORTHANT_DISPATCH(sum_blocks, SumBlocks, double, f64)
 namespace {
 
 template <class T>
-double sum_of_squares_by_blocks(const T* x, int64_t count) {
-  std::vector<double> partial(static_cast<size_t>((count + kSumBlock - 1) / kSumBlock));
+void add_block_sums(const T* x, int64_t count, ExactSum& sum) {
+  std::vector<double> partial(static_cast<size_t>((count + kNormBlockElements - 1) / kNormBlockElements));
   const SumBlocks<T> work{x, count, partial.data()};
-  parallel_rows(static_cast<int64_t>(partial.size()), kSumBlock,
+  parallel_rows(static_cast<int64_t>(partial.size()), kNormBlockElements,
                 [&](int64_t begin, int64_t end) { sum_blocks(work, begin, end); });
-  double sum = 0.0;
-  for (const double block : partial) sum += block;
-  return sum;
+  for (const double block : partial) sum.add(block);
 }
 
 }  // namespace
 
-double sum_of_squares(const float* x, int64_t count) { return sum_of_squares_by_blocks(x, count); }
-double sum_of_squares(const double* x, int64_t count) { return sum_of_squares_by_blocks(x, count); }
+void add_squares(const float* x, int64_t count, ExactSum& sum) { add_block_sums(x, count, sum); }
+void add_squares(const double* x, int64_t count, ExactSum& sum) { add_block_sums(x, count, sum); }
 
 }  // namespace orthant
 #endif  // HWY_ONCE

@@ -1,16 +1,15 @@
 // Sums over complete tensors. Their bits do not depend on the number of threads.
 #pragma once
 
+#include "base/exact_sum.h"
 #include "model/kernels/element.h"
 
 namespace orthant {
 
-/// Elements per partial sum.
-inline constexpr int64_t kSumBlock = 16384;
-
-/// The sum of squares in double. Fixed blocks of kSumBlock elements, counted from x, are summed separately and added in
-/// order. A NaN in x makes the result NaN; an infinity makes it infinite.
-double sum_of_squares(const float* x, int64_t count);
-double sum_of_squares(const double* x, int64_t count);
+/// Adds the squares of x to the sum. Fixed blocks of kNormBlockElements elements, counted from x, are summed in double;
+/// these sums are added exactly. So blocks can be assigned to ranks in any way, with the same bits. A NaN in x makes the
+/// sum NaN; an infinity makes it infinite.
+void add_squares(const float* x, int64_t count, ExactSum& sum);
+void add_squares(const double* x, int64_t count, ExactSum& sum);
 
 }  // namespace orthant

@@ -10,13 +10,20 @@ namespace orthant::reduce_test {
 namespace {
 
 template <class T>
+double sum_of_squares(const T* x, int64_t count) {
+  ExactSum sum;
+  add_squares(x, count, sum);
+  return sum.value();
+}
+
+template <class T>
 class SumOfSquares : public ::testing::Test {};
 TYPED_TEST_SUITE(SumOfSquares, WideElements);
 
 TYPED_TEST(SumOfSquares, IsTheSumOnEveryTarget) {
   using T = TypeParam;
   for_each_target([] {
-    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{13}, int64_t{1000}, kSumBlock, 3 * kSumBlock + 5}) {
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{13}, int64_t{1000}, kNormBlockElements, 3 * kNormBlockElements + 5}) {
       const auto x = random_values<T>(count, 1, 1e3);
       long double sum = 0;
       for (const T value : x) sum += static_cast<long double>(value) * value;
@@ -43,17 +50,30 @@ TYPED_TEST(SumOfSquares, LargeValuesDoNotOverflowAndBadOnesShow) {
   });
 }
 
-// The sum is the sum of fixed blocks in order, so the bits depend neither on threads nor on the split of the work.
-TYPED_TEST(SumOfSquares, BlocksAreTheOrderAndThreadsChangeNoBits) {
+// Blocks may be divided among ranks in any way, and be added in any order: the bits stay. The control moves a cut into a
+// block.
+TYPED_TEST(SumOfSquares, DivisionOfBlocksAndThreadsChangeNoBits) {
   using T = TypeParam;
-  const int64_t count = 9 * kSumBlock + 77;
+  constexpr int64_t kBlock = kNormBlockElements;
+  const int64_t count = 90 * kBlock + 77;
   const auto x = random_values<T>(count, 1);
   expect_same_for_any_threads([&] { return std::vector<double>{sum_of_squares(x.data(), count)}; });
-  double by_blocks = 0;
-  for (int64_t first = 0; first < count; first += kSumBlock) {
-    by_blocks += sum_of_squares(x.data() + first, std::min(kSumBlock, count - first));
-  }
-  EXPECT_EQ(by_blocks, sum_of_squares(x.data(), count));
+  const auto divided = [&](std::vector<int64_t> cuts) {
+    ExactSum total;
+    for (size_t i = cuts.size() - 1; i-- > 0;) {
+      ExactSum part;
+      add_squares(x.data() + cuts[i], cuts[i + 1] - cuts[i], part);
+      total.add(part.numbers());
+    }
+    return total.numbers();
+  };
+  ExactSum whole;
+  add_squares(x.data(), count, whole);
+  EXPECT_EQ(divided({0, 17 * kBlock, 17 * kBlock, 60 * kBlock, count}), whole.numbers());
+  EXPECT_EQ(divided({0, 89 * kBlock, count}), whole.numbers());
+  int differ = 0;
+  for (int64_t cut = 1; cut < 40; ++cut) differ += divided({0, cut, count}) != whole.numbers();
+  EXPECT_GT(differ, 0);
 }
 
 }  // namespace

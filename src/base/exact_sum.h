@@ -1,0 +1,40 @@
+// Sums of non-negative numbers that are exact, so that their bits depend on no order and on no assignment to ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace orthant {
+
+/// Elements of a parameter's shard whose squares are summed in double before they are added to an ExactSum. The gradient
+/// norm has the same bits on all ranks and in all layouts that do not cut such a block.
+inline constexpr int64_t kNormBlockElements = 256;
+
+/// A sum of non-negative doubles in fixed point, from 2^-320 to 2^320. Digits below that range are dropped from each
+/// addend. An addend above it, an infinity or a NaN makes the sum infinite or NaN. Partial sums of several ranks are
+/// added as numbers(), element by element, in float64: this is exact for up to 2^20 ranks.
+class ExactSum {
+ public:
+  /// Number of elements of numbers().
+  static constexpr int kNumbers = 21;
+
+  /// Adds the value. It must not be negative.
+  void add(double value);
+  /// The sum as integers below 2^32, the digits to the base 2^32 from the lowest, and what exceeds the range.
+  std::array<double, kNumbers> numbers() const;
+  /// Adds sums of numbers().
+  void add(std::span<const double, kNumbers> numbers);
+  /// The sum, rounded to within two units in the last place. Equal sums give equal bits.
+  double value() const;
+
+ private:
+  static constexpr int kDigits = kNumbers - 1, kBits = 32, kLowest = -320;
+  void carry();
+
+  std::array<int64_t, kDigits> digits_ = {};
+  int64_t additions_ = 0;  // since the last carry
+  double above_range_ = 0;
+};
+
+}  // namespace orthant
