@@ -144,8 +144,8 @@ void refuse_unbuilt(const Config& config) {
     if (!holds) refuse(config, key, fmt::format("must be {}, because this version of Orthant {}", value, reason));
   };
   require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "has no blocks of GPT-2");
-  require_value(config.parallelism.zero_stage == 0, "parallelism.zero_stage", "0",
-                "does not shard optimizer state, gradients or weights over data ranks");
+  require_value(config.parallelism.zero_stage <= 1, "parallelism.zero_stage", "0 or 1",
+                "does not shard gradients or weights over data ranks");
   require_value(config.parallelism.expert_parallel_degree == 1, "parallelism.expert_parallel_degree", "1",
                 "has no expert parallelism");
 }

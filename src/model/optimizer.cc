@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-// The elements of one weight, in the buffers that a step reads and writes.
+// The owned elements of one parameter, in the buffers that a step reads and writes.
 template <class T>
 struct Slice {
   T* weights;
@@ -55,13 +55,13 @@ void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
           .bf16_weights = slice.rounded});
 }
 
-// The flat buffer of a state tensor of all parameters.
-at::Tensor zeros_for(const StateTensor& tensor, const at::Tensor& masters) {
+// The buffer of a state tensor of all parameters.
+at::Tensor zeros_for(const StateTensor& tensor, const Weights& weights) {
   switch (tensor.shape) {
     case StateShape::like_parameter: break;
   }
   switch (tensor.dtype) {
-    case StateDtype::like_master: return at::zeros_like(masters);
+    case StateDtype::like_master: return at::zeros({weights.owned().elements()}, weights.masters().options());
   }
   throw LogicError("a state tensor without a dtype: " + tensor.name);
 }
@@ -78,34 +78,35 @@ void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
 
 Optimizer::Optimizer(Weights& weights, OptimizerConfig config) : weights_(weights), config_(std::move(config)) {
   for (const StateTensor& tensor : optimizer_spec(config_).state) {
-    state_.push_back({tensor.name, zeros_for(tensor, weights.masters())});
+    state_.push_back({tensor.name, zeros_for(tensor, weights)});
   }
 }
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   const at::NoGradGuard no_grad;
   const bool is_double = weights_.masters().scalar_type() == at::kDouble;
-  for (size_t weight = 0; weight < weights_.all().size(); ++weight) {
-    if (is_double) step_weight<double>(weight, step, lr, gradient_scale);
-    if (!is_double) step_weight<float>(weight, step, lr, gradient_scale);
+  for (size_t parameter = 0; parameter < weights_.parameters().size(); ++parameter) {
+    if (is_double) step_parameter<double>(parameter, step, lr, gradient_scale);
+    if (!is_double) step_parameter<float>(parameter, step, lr, gradient_scale);
   }
 }
 
 template <class T>
-void Optimizer::step_weight(size_t weight, int64_t step, double lr, double gradient_scale) {
-  const auto [begin, count] = weights_.flat().weights[weight];
-  const ParameterInfo& first = weights_.parameters()[weights_.flat().members[weight].first];
+void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale) {
+  const OwnedElements::Part& part = weights_.owned().part(parameter);
+  if (part.count == 0) return;
+  const int64_t begin = weights_.flat().parameter_offsets[parameter] + part.begin;
   const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
   std::vector<T*> state;
-  for (const State& each : state_) state.push_back(each.flat.mutable_data_ptr<T>() + begin);
+  for (const State& each : state_) state.push_back(each.flat.mutable_data_ptr<T>() + part.offset);
   step_slice<T>(config_,
-                {.weights = weights_.masters().mutable_data_ptr<T>() + begin,
+                {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),
                  .gradients = weights_.gradients().const_data_ptr<T>() + begin,
                  .state = std::move(state),
-                 .count = count,
+                 .count = part.count,
                  .step = step,
                  .lr = lr,
-                 .weight_decay = has_weight_decay(config_, first) ? config_.weight_decay : 0.0,
+                 .weight_decay = has_weight_decay(config_, weights_.parameters()[parameter]) ? config_.weight_decay : 0.0,
                  .gradient_scale = gradient_scale,
                  .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
 }

@@ -15,13 +15,14 @@ namespace orthant {
 
 class Optimizer {
  public:
-  /// Keeps the state that optimizer_spec(config) lists. The weights must outlive it.
+  /// Keeps the state that optimizer_spec(config) lists, for the owned elements. The weights must outlive it.
   Optimizer(Weights& weights, OptimizerConfig config);
 
-  /// Updates masters and working values with the gradients times gradient_scale. `step` counts from 1.
+  /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` counts
+  /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
 
-  /// One state tensor of all parameters: its name in OptimizerSpec::state, and a flat buffer like that of the masters.
+  /// One state tensor of all parameters: its name in OptimizerSpec::state, and a buffer of owned elements.
   struct State {
     std::string name;
     at::Tensor flat;
@@ -30,7 +31,7 @@ class Optimizer {
 
  private:
   template <class T>
-  void step_weight(size_t weight, int64_t step, double lr, double gradient_scale);
+  void step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale);
 
   Weights& weights_;
   OptimizerConfig config_;

@@ -77,12 +77,14 @@ void Weight::add_weight_product(std::function<void()> product) const {
   }
 }
 
-Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
-    : parameters_(std::move(parameters)), flat_(flat_layout(parameters_)) {
+Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, std::optional<FlatChunks> owned)
+    : parameters_(std::move(parameters)),
+      flat_(flat_layout(parameters_)),
+      owned_(flat_, parameters_, owned ? std::move(*owned) : FlatChunks{{0, flat_.elements}}) {
   const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
-  masters_ = at::zeros({flat_.elements}, master_dtype);
   gradients_ = at::zeros({flat_.elements}, master_dtype);
-  values_ = working == master_dtype ? masters_ : at::zeros({flat_.elements}, working);
+  values_ = at::zeros({flat_.elements}, working);
+  masters_ = working == master_dtype ? values_ : at::zeros({owned_.elements()}, master_dtype);
 
   for (size_t w = 0; w < flat_.weights.size(); ++w) {
     const auto [first, end] = flat_.members[w];
@@ -115,9 +117,37 @@ at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
   return flat.narrow(0, flat_.parameter_offsets[parameter], info.shard_size()).view(info.shard_shape());
 }
 
+at::Tensor Weights::owned_master(size_t parameter) const {
+  return has_all_masters() ? owned_part_of_shard(master(parameter), parameter) : owned_part(masters_, parameter);
+}
+
+at::Tensor Weights::owned_part(const at::Tensor& buffer, size_t parameter) const {
+  const auto& part = owned_.part(parameter);
+  return buffer.narrow(0, part.offset, part.count);
+}
+
+at::Tensor Weights::owned_part_of_shard(const at::Tensor& shard, size_t parameter) const {
+  const auto& part = owned_.part(parameter);
+  return shard.reshape(-1).narrow(0, part.begin, part.count);
+}
+
+std::vector<at::Tensor> Weights::owned_masters() const {
+  if (!has_all_masters()) return {masters_};
+  std::vector<at::Tensor> views;
+  for (const auto& [begin, end] : owned_.chunks()) views.push_back(masters_.narrow(0, begin, end - begin));
+  return views;
+}
+
+void Weights::set(size_t parameter, const at::Tensor& shard) {
+  const at::NoGradGuard no_grad;
+  view(values_, parameter).copy_(shard);
+  if (!values_.is_same(masters_)) owned_master(parameter).copy_(owned_part_of_shard(shard, parameter));
+}
+
 void Weights::initialize(uint64_t seed) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor target = master(i);
+    const bool in_place = values_.is_same(masters_);
+    const at::Tensor target = in_place ? master(i) : at::empty(parameters_[i].shard_shape(), masters_.options());
     if (parameters_[i].init_std == 0) {
       target.fill_(parameters_[i].is_bias() ? 0.0 : 1.0);
     } else if (target.scalar_type() == at::kDouble) {
@@ -125,12 +155,15 @@ void Weights::initialize(uint64_t seed) {
     } else {
       fill(target.mutable_data_ptr<float>(), seed, parameters_[i]);
     }
+    if (!in_place) set(i, target);
   }
-  publish();
 }
 
 void Weights::publish() {
-  if (!values_.is_same(masters_)) values_.copy_(masters_);
+  if (values_.is_same(masters_)) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    owned_part_of_shard(view(values_, i), i).copy_(owned_master(i));
+  }
 }
 
 void Weights::begin_gradients() {

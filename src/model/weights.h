@@ -2,12 +2,13 @@
 // and named views into them.
 #pragma once
 
-#include "model/architecture.h"
+#include "model/owned_elements.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,10 +40,11 @@ struct Weight {
 };
 
 /// Owns the flat buffers, with the parameters in the order of flat_layout(). For a float32 or float64 working dtype,
-/// values and masters share memory; for bfloat16 the masters are float32.
+/// values and masters share memory. For bfloat16 the masters are float32, and only those of owned elements are kept.
 class Weights {
  public:
-  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working);
+  /// `owned`: the chunks of the flat buffer whose optimizer state this rank keeps; nullopt: all.
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, std::optional<FlatChunks> owned = {});
   Weights(const Weights&) = delete;
 
   /// A weight by its parameter's name, or by the fused name of several. LogicError if there is none.
@@ -51,19 +53,33 @@ class Weights {
   const std::vector<Weight>& all() const { return weights_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
 
-  /// Views of this rank's shards of single parameters, by index in parameters().
+  /// Views of this rank's shards of single parameters, by index in parameters(). master() requires that the rank has
+  /// the masters of all elements.
   at::Tensor master(size_t parameter) const { return view(masters_, parameter); }
   at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
   at::Tensor view(const at::Tensor& flat, size_t parameter) const;
+
+  /// The owned elements, and views of those of one parameter: its masters, and the same elements of a buffer of owned
+  /// elements or of a tensor with the parameter's shard. Each view has one dim.
+  const OwnedElements& owned() const { return owned_; }
+  at::Tensor owned_master(size_t parameter) const;
+  at::Tensor owned_part(const at::Tensor& buffer, size_t parameter) const;
+  at::Tensor owned_part_of_shard(const at::Tensor& shard, size_t parameter) const;
+  /// True if masters() has the layout of values(), false if it is a buffer of owned elements.
+  bool has_all_masters() const { return masters_.numel() == values_.numel(); }
+  /// Views of masters() that together have all owned elements and no others.
+  std::vector<at::Tensor> owned_masters() const;
+  /// Sets masters and working values from the parameter's shard.
+  void set(size_t parameter, const at::Tensor& shard);
 
   at::Tensor masters() const { return masters_; }
   at::Tensor gradients() const { return gradients_; }
   at::Tensor values() const { return values_; }
   const FlatLayout& flat() const { return flat_; }
 
-  /// Initializes masters from the counter-based generator keyed by (seed, name, global index), then calls publish().
+  /// Sets all parameters from the counter-based generator keyed by (seed, name, global index).
   void initialize(uint64_t seed);
-  /// Copies masters to working values if their dtypes differ.
+  /// Copies the masters of owned elements to working values if their dtypes differ.
   void publish();
   /// Starts a step: the next gradient of every weight overwrites the previous one.
   void begin_gradients();
@@ -78,6 +94,7 @@ class Weights {
  private:
   std::vector<ParameterInfo> parameters_;
   FlatLayout flat_;
+  OwnedElements owned_;
   std::vector<Weight> weights_;
   std::map<std::string, int> by_name_;
   at::Tensor masters_, gradients_, values_;

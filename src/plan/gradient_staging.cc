@@ -18,8 +18,10 @@ std::vector<int64_t> GradientStaging::of(std::span<const GradientBucket> buckets
     if (ranks == 1 || bucket.elements.size() == 0) continue;
     int last_written = layers_[static_cast<size_t>(bucket.weights.front())];
     for (const int weight : bucket.weights) last_written = std::min(last_written, layers_[static_cast<size_t>(weight)]);
-    const int64_t own = shard(bucket.elements.size(), ranks, plan_.mesh.group_index(rank, bucket.axes)).size();
-    bytes[static_cast<size_t>(last_written + 1)] += reduction_buffer_bytes(own * master_bytes(plan_.config), ranks);
+    const int position = plan_.mesh.group_index(rank, bucket.axes);
+    const Range summed =
+        plan_.shards_optimizer() ? bucket.chunk(position) : shard(bucket.elements.size(), ranks, position);
+    bytes[static_cast<size_t>(last_written + 1)] += reduction_buffer_bytes(summed.size() * master_bytes(plan_.config), ranks);
   }
   return bytes;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "parallel/pipeline/post_validation_plan.h"
 #include "schedule/barriers.h"
@@ -141,8 +140,23 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
     held.push_back(plan.buckets[i]);
   }
   held = placed(std::move(held), positions.weights, positions.regions);
+  for (GradientBucket& bucket : held) {
+    std::vector<Range> parameters;
+    for (const int weight : bucket.weights) {
+      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
+      const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
+      for (size_t i = first; i < end; ++i) {
+        const int64_t next = i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size;
+        parameters.push_back({flat.parameter_offsets[i], next});
+      }
+    }
+    bucket.cuts = chunk_cuts(bucket.elements, parameters, plan.mesh.group_size(bucket.axes));
+  }
   std::vector<GradientBucket> all = plan.buckets;
-  for (GradientBucket& bucket : all) bucket.elements = {0, 0};
+  for (GradientBucket& bucket : all) {
+    bucket.elements = {0, 0};
+    bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
+  }
   for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
   return all;
 }
@@ -185,8 +199,15 @@ void make_buckets(ParameterPlacement& plan) {
   std::vector<ParameterInfo> held = plan.parameters;
   hold(plan, 0, Stages::all, held);
   const GradientOffsets positions = gradient_offsets(plan, flat_layout(held));
-  plan.buckets = gradient_buckets(positions.weights, positions.regions, std::max<int64_t>(1, elements));
   const FlatLayout flat = flat_layout(plan.parameters);
+  // Two stages exchange the gradients of a tied table. In a bucket of its own it has the same chunks on both.
+  std::set<int> tied;
+  for (const auto& [original, copy] : plan.copies()) {
+    for (size_t w = 0; w < flat.members.size(); ++w) {
+      if (flat.members[w].first == original || flat.members[w].first == copy) tied.insert(static_cast<int>(w));
+    }
+  }
+  plan.buckets = gradient_buckets(positions.weights, positions.regions, std::max<int64_t>(1, elements), tied);
   for (const GradientBucket& bucket : plan.buckets) {
     const size_t first = flat.members[static_cast<size_t>(bucket.weights.front())].first;
     plan.bucket_stages.push_back(plan.groups[static_cast<size_t>(plan.parameters[first].group)].stage);
@@ -230,24 +251,42 @@ ParameterShards::ParameterShards(const ParameterPlacement& plan) {
   }
 }
 
+int64_t ParameterShard::chunk_elements(const Mesh& mesh, int rank) const {
+  int64_t sum = 0;
+  for (const GradientBucket& bucket : buckets) sum += bucket.chunk(mesh.group_index(rank, bucket.axes)).size();
+  return sum;
+}
+
+std::vector<Range> ParameterPlacement::chunk_parts(int rank) const {
+  const std::vector<ParameterInfo> held = parameters_of(rank);
+  const FlatLayout flat = flat_layout(held);
+  std::vector<Range> parts(held.size());
+  for (const GradientBucket& bucket : held_buckets(*this, rank, flat)) {
+    const Range chunk = bucket.chunk(mesh.group_index(rank, bucket.axes));
+    for (const int weight : bucket.weights) {
+      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
+      for (size_t i = first; i < end; ++i) {
+        const int64_t begin = flat.parameter_offsets[i], size = held[i].shard_size();
+        parts[i] = {std::clamp<int64_t>(chunk.begin - begin, 0, size), std::clamp<int64_t>(chunk.end - begin, 0, size)};
+      }
+    }
+  }
+  return parts;
+}
+
 std::vector<Range> ParameterPlacement::counted_in_norm(int rank) const {
   const auto has = [](const std::vector<std::string>& axes, const std::string& axis) {
     return std::ranges::find(axes, axis) != axes.end();
   };
-  const std::vector<ParameterInfo> held = parameters_of(rank);
-  std::vector<Range> counted;
-  for (const ParameterInfo& parameter : held) {
-    const ParameterGroup& group = groups[static_cast<size_t>(parameter.group)];
+  std::vector<Range> counted = chunk_parts(rank);
+  for (size_t i = 0; i < counted.size(); ++i) {
+    const ParameterGroup& group = groups[static_cast<size_t>(parameters[i].group)];
     // Along all other axes the replicas have the same gradient without a reduction; the first one counts it.
-    const bool counts = parameter.copy_of.empty() && std::ranges::all_of(mesh.axes, [&](const Axis& axis) {
+    const bool counts = parameters[i].copy_of.empty() && std::ranges::all_of(mesh.axes, [&](const Axis& axis) {
       return axis.name == kPipeline || has(group.reduced, axis.name) || has(group.split, axis.name) ||
              mesh.coord(rank, axis.name) == 0;
     });
-    const int64_t elements = counts ? parameter.shard_size() : 0;
-    const Range blocks = shard((elements + kNormBlockElements - 1) / kNormBlockElements,
-                               mesh.group_size(group.reduced), mesh.group_index(rank, group.reduced));
-    counted.push_back({std::min(elements, blocks.begin * kNormBlockElements),
-                       std::min(elements, blocks.end * kNormBlockElements)});
+    if (!counts) counted[i] = {};
   }
   return counted;
 }

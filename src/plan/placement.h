@@ -44,12 +44,16 @@ struct ParameterPlacement : Pipeline {
   std::vector<std::vector<int>> buckets_by_stage() const;
   /// Index pairs (original, copy) of the parameters that two stages hold (the table of a tied head).
   std::vector<std::pair<size_t, size_t>> copies() const;
-  /// All buckets, with their ranges in the rank's gradient buffer; buckets of other ranks' stages have empty ranges.
+  /// All buckets, with their ranges and chunks in the rank's gradient buffer; buckets of other ranks' stages are empty.
   std::vector<GradientBucket> buckets_of(int rank) const;
+  /// True if each rank keeps the optimizer's state of its own chunks only (zero_stage 1).
+  bool shards_optimizer() const { return config.parallelism.zero_stage > 0; }
   /// The lowest rank that holds the same parameter shards.
   int replica_leader(int rank) const;
-  /// By parameter: the elements of the rank's shard whose squares the rank adds to the gradient norm, as a range of
-  /// offsets. The replicas of a shard divide its blocks of kNormBlockElements among them.
+  /// By parameter: the part of the rank's shard that lies in the rank's chunk of its bucket, as a range of offsets. The
+  /// chunks of all replicas of a shard together are the shard.
+  std::vector<Range> chunk_parts(int rank) const;
+  /// The same for the elements whose squares the rank adds to the gradient norm: each element counts on one rank only.
   std::vector<Range> counted_in_norm(int rank) const;
   /// The row of the schedule that the rank carries out.
   const std::vector<Action>& row(int rank) const;
@@ -62,6 +66,8 @@ ParameterPlacement place_parameters(Pipeline pipeline);
 struct ParameterShard {
   int64_t elements = 0;  // of a flat buffer
   std::vector<GradientBucket> buckets;
+  /// Elements of the rank's chunks of all buckets.
+  int64_t chunk_elements(const Mesh& mesh, int rank) const;
 };
 /// The ParameterShard of every rank. It is computed once per set of ranks with the same shards, not once per rank.
 class ParameterShards {

@@ -81,14 +81,15 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
                            int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
+  const int64_t owned = plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : elements;
   const int64_t state = state_bytes(plan.config.optimizer, master);
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  return {.parameters = elements * (element == master ? master : master + element),
+  return {.parameters = elements * element + (element == master ? 0 : owned * master),
           .gradients = elements * master,
-          .optimizer = elements * (undoes ? 2 * state + master : state),
+          .optimizer = owned * (undoes ? 2 * state + master : state),
           .activations = row.kept,
           .working = row.all - row.kept + tables + told};
 }

@@ -87,10 +87,10 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
   }
 }
 
-CommunicationEntry all_reduce_entry(const ParameterPlacement& plan, std::string what,
+CommunicationEntry collective_entry(const ParameterPlacement& plan, std::string what, CollectiveKind collective,
                                     const std::vector<std::string>& axes) {
   return {.what = std::move(what),
-          .collective = std::string(name_of(CollectiveKind::all_reduce)),
+          .collective = std::string(name_of(collective)),
           .axis = plan.mesh.joined_name(axes),
           .calls_per_rank = {},
           .bytes_per_rank = {}};
@@ -119,7 +119,7 @@ void add_chain(Entries& entries, const ParameterPlacement& plan, const std::stri
 void add_sum(Entries& entries, const ParameterPlacement& plan, const std::string& what, int64_t numbers,
              const std::vector<std::string>& axes) {
   if (plan.mesh.group_size(axes) == 1) return;
-  auto entry = all_reduce_entry(plan, what, axes);
+  auto entry = collective_entry(plan, what, CollectiveKind::all_reduce, axes);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     entry.calls_per_rank.push_back(1);
     entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
@@ -163,9 +163,11 @@ void add_copies(Entries& entries, const ParameterPlacement& plan) {
     for (size_t rank = 0; rank < ranks; ++rank) {
       const int at = static_cast<int>(rank), here = plan.pipeline_rank(at);
       if (here != one && here != other) continue;
-      const ParameterInfo held = plan.parameters_of(at)[here == one ? original : copy];
+      const size_t held = here == one ? original : copy;
+      const int64_t elements =
+          plan.shards_optimizer() ? plan.chunk_parts(at)[held].size() : plan.parameters_of(at)[held].shard_size();
       entry.calls_per_rank[rank] = 1;
-      entry.bytes_per_rank[rank] = held.shard_size() * master_bytes(plan.config);
+      entry.bytes_per_rank[rank] = elements * master_bytes(plan.config);
     }
     entries.push_back(std::move(entry));
   }
@@ -233,14 +235,24 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
     if (plan.mesh.group_size(axes) == 1) continue;
-    auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
-    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      const GradientBucket& bucket = held.of(rank).buckets[i];
-      const bool here = bucket.elements.size() > 0;
-      entry.calls_per_rank.push_back(here ? 1 : 0);
-      entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);
+    const std::string which = fmt::format("bucket {} of {}", i + 1, plan.buckets.size());
+    const auto add = [&](const std::string& what, CollectiveKind collective, const auto& bytes_sent, int element) {
+      auto entry = collective_entry(plan, what + ", " + which, collective, axes);
+      for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+        const GradientBucket& bucket = held.of(rank).buckets[i];
+        const bool here = bucket.elements.size() > 0;
+        entry.calls_per_rank.push_back(here ? 1 : 0);
+        entry.bytes_per_rank.push_back(here ? bytes_sent(plan.mesh, bucket, element, rank) : 0);
+      }
+      entries.push_back(std::move(entry));
+    };
+    const int master = master_bytes(plan.config), element = dtype_bytes(plan.config.training.dtype);
+    if (plan.shards_optimizer()) {
+      add("gradients", CollectiveKind::reduce_scatter, reduce_scatter_bytes, master);
+      add("weights", CollectiveKind::all_gather, all_gather_bytes, element);
+    } else {
+      add("gradients", CollectiveKind::all_reduce, reduction_bytes, master);
     }
-    entries.push_back(std::move(entry));
   }
   add_copies(entries, plan);
   const int64_t numbers = StepSignals::elements(plan.mesh.size());

@@ -64,7 +64,10 @@ bool Session::validate_pending(const OnFinalResult& on_final_result, const std::
   const bool update_is_final = step.updated && permits_update(step.result);
   expects_clipping_ = !permits_update(step.result);
   if (!update_is_final) discard();
-  if (!update_is_final && step.updated) backup_.restore();
+  if (!update_is_final && step.updated) {
+    backup_.restore();
+    gather_weights();
+  }
   on_final_result(step.result);
   if (!update_is_final) update(step.result.step, step.result);
   return !update_is_final;

@@ -58,7 +58,7 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
 
 std::string Session::first_weight_not_finite() const {
   for (size_t i = 0; i < weights_.parameters().size(); ++i) {
-    if (!finite(weights_.master(i))) return "the weight " + weights_.parameters()[i].name;
+    if (!finite(weights_.view(weights_.values(), i))) return "the weight " + weights_.parameters()[i].name;
   }
   return "";
 }

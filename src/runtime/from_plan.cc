@@ -20,6 +20,17 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) 
   return t;
 }
 
+// The rank's chunks of its buckets, in ascending order.
+FlatChunks owned_chunks(const Mesh& mesh, const std::vector<GradientBucket>& buckets, int rank) {
+  FlatChunks chunks;
+  for (const GradientBucket& bucket : buckets) {
+    const Range chunk = bucket.chunk(mesh.group_index(rank, bucket.axes));
+    if (chunk.size() > 0) chunks.emplace_back(chunk.begin, chunk.end);
+  }
+  std::ranges::sort(chunks);
+  return chunks;
+}
+
 }  // namespace
 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
@@ -102,6 +113,9 @@ Primitives primitives_of(const Plan& plan, AttentionCore attention, Comm& comm) 
 SessionParts session_parts(const Plan& plan, Comm& comm) {
   const Config& config = plan.config;
   const int rank = comm.rank();
+  std::vector<GradientBucket> buckets = plan.buckets_of(rank);
+  std::optional<FlatChunks> owned;
+  if (plan.shards_optimizer()) owned = owned_chunks(plan.mesh, buckets, rank);
   return {.architecture = plan.architecture,
           .parameters = plan.parameters_of(rank),
           .primitives = primitives_of(plan, comm),
@@ -111,7 +125,8 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
                       .z_loss = config.training.z_loss},
           .pipeline = pipeline_of(plan, rank),
           .row = plan.row(rank),
-          .buckets = plan.buckets_of(rank),
+          .buckets = std::move(buckets),
+          .owned = std::move(owned),
           .data_shard = plan.data_shard(rank),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents](
                                const Batch& batch) { return to_microbatch(batch, positions, masks); }};

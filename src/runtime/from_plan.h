@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct SessionParts {
   Transformer::Options options;
   ModelPipeline pipeline;
   std::vector<Action> row;              // of a training step
-  std::vector<GradientBucket> buckets;  // with their ranges in this rank's gradient buffer
+  std::vector<GradientBucket> buckets;  // with their ranges and chunks in this rank's gradient buffer
+  std::optional<FlatChunks> owned;      // the chunks whose optimizer state this rank keeps; nullopt: all elements
   DataShard data_shard;
   std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
 };

@@ -42,7 +42,7 @@ void StatisticsChain::send(const at::Tensor& statistics, int position, PendingSe
 }
 
 std::vector<at::Tensor> OptimizerBackup::buffers() const {
-  std::vector<at::Tensor> buffers = {weights_.masters()};
+  std::vector<at::Tensor> buffers = weights_.owned_masters();
   for (const Optimizer::State& state : optimizer_.state()) buffers.push_back(state.flat);
   return buffers;
 }

@@ -45,7 +45,7 @@ class OptimizerBackup {
   OptimizerBackup(Weights& weights, const Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
   /// Copies masters and optimizer state.
   void save();
-  /// Restores the same bits, and updates the working values. Requires an earlier save().
+  /// Restores the same bits, and updates the working values of owned elements. Requires an earlier save().
   void restore();
 
  private:

@@ -30,10 +30,11 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       comm_(comm),
       parts_(std::move(parts)),
       counted_in_norm_(plan.counted_in_norm(comm.rank())),
-      weights_(parts_.parameters, scalar_type(plan.config.training.dtype)),
+      weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.owned),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer),
-      reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_)),
+      reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_),
+               parts_.owned ? Reduction::own_chunk : Reduction::all),
       stages_(parts_.pipeline, model_, weights_, &reducer_, comm),
       chain_(comm),
       backup_(weights_, optimizer_) {}
@@ -124,9 +125,10 @@ void Session::add_tied_gradients() {
   for (const auto& [original, copy] : plan_.copies()) {
     const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
     if (here != one && here != other) continue;
-    const at::Tensor own = weights_.gradient(here == one ? original : copy);
+    const auto gradient = [&](size_t p) { return weights_.owned_part_of_shard(weights_.gradient(p), p); };
+    const at::Tensor own = gradient(here == one ? original : copy);
     if (one == other) {
-      weights_.gradient(copy).copy_(own.add_(weights_.gradient(copy)));
+      gradient(copy).copy_(own.add_(gradient(copy)));
       continue;
     }
     const at::Tensor added = at::empty_like(own);
@@ -189,6 +191,39 @@ int64_t Session::broadcast_from_main(int64_t number) const {
 
 void Session::update(int64_t step, const StepResult& result) {
   optimizer_.step(step, learning_rate_of(plan_.config, step), clip_factor(result.norm, plan_.config.training.max_norm));
+  gather_weights();
+}
+
+void Session::gather_weights() {
+  if (parts_.owned) reducer_.gather_chunks(weights_.values());
+}
+
+void Session::gather_gradients() {
+  if (parts_.owned) reducer_.gather_chunks(weights_.gradients());
+}
+
+at::Tensor Session::master_shard(size_t parameter) const {
+  return weights_.has_all_masters() ? weights_.master(parameter) : shard_from_owned(weights_.masters(), parameter);
+}
+
+at::Tensor Session::shard_from_owned(const at::Tensor& buffer, size_t parameter) const {
+  const ParameterInfo& info = parts_.parameters[parameter];
+  if (!parts_.owned) return weights_.view(buffer, parameter);
+  const at::Tensor whole = at::empty(info.shard_shape(), buffer.options());
+  if (info.shard_size() == 0) return whole;
+  const int64_t begin = weights_.flat().parameter_offsets[parameter];
+  for (const GradientBucket& bucket : parts_.buckets) {
+    if (begin < bucket.elements.begin || begin >= bucket.elements.end) continue;
+    std::vector<int64_t> counts;
+    for (int position = 0; position < comm_.group_size(bucket.axes); ++position) {
+      const Range chunk = bucket.chunk(position);
+      const auto inside = [&](int64_t at) { return std::clamp<int64_t>(at - begin, 0, info.shard_size()); };
+      counts.push_back(inside(chunk.end) - inside(chunk.begin));
+    }
+    comm_.all_gather(whole, weights_.owned_part(buffer, parameter), bucket.axes, counts).wait();
+    return whole;
+  }
+  throw LogicError("no bucket holds " + info.name);
 }
 
 }  // namespace orthant

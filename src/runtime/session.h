@@ -48,8 +48,11 @@ class Session {
   };
   /// Computes the gradients of global batch number `step` (from 1), summed over all ranks, and the step's result.
   StepResult gradients(int64_t step, const Signals& signals);
-  /// Clips the gradients by the result's norm, and updates the weights.
+  /// Clips the gradients by the result's norm, and updates the weights. All ranks must call it together.
   void update(int64_t step, const StepResult& result);
+  /// Completes the sums of gradients on every rank, if each has only those of its own chunks. All ranks must call it
+  /// together.
+  void gather_gradients();
 
   /// Called with a step's total result, the same on all ranks, before its update becomes final. May throw.
   using OnFinalResult = std::function<void(const StepResult&)>;
@@ -83,6 +86,11 @@ class Session {
   /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
   /// send nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
+  /// Returns this rank's shard of the parameter from a buffer of owned elements, to which all replicas contribute their
+  /// chunks. All ranks must call it together.
+  at::Tensor shard_from_owned(const at::Tensor& buffer, size_t parameter) const;
+  /// Returns the masters of this rank's shard of the parameter. All ranks must call it together.
+  at::Tensor master_shard(size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
   int64_t broadcast_from_main(int64_t number) const;
   bool is_main_rank() const { return comm_.rank() == 0; }
@@ -105,8 +113,11 @@ class Session {
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
   /// Finishes the gradients after the row, and writes their squares into the statistics.
   void finish_gradients(const at::Tensor& statistics);
-  /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum.
+  /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum, of
+  /// the owned elements.
   void add_tied_gradients();
+  /// Completes the working values on every rank, if each has updated only its own chunks.
+  void gather_weights();
   /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
   at::Tensor gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const;
   /// All-reduces the statistics. `along_pipeline`: over all ranks; otherwise over the ranks with this pipeline rank.

@@ -50,13 +50,7 @@ at::Tensor stored(const TensorSet& set, const std::string& name, const std::stri
   return at::from_blob(const_cast<std::byte*>(bytes.bytes.data()), bytes.shape, at::TensorOptions().dtype(*type));
 }
 
-// One tensor to copy. All sources are looked up, and may be refused, before the first is copied.
-struct Copy {
-  at::Tensor to, from;
-};
-void carry_out(const std::vector<Copy>& copies) {
-  for (const Copy& copy : copies) at::Tensor(copy.to).copy_(copy.from);
-}
+const std::string kMasterPrefix = "master.";
 
 std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& prefix) {
   std::vector<ExpectedTensor> want;
@@ -68,11 +62,11 @@ std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& pr
 
 bool keeps_masters(const Weights& weights) { return weights.values().scalar_type() != weights.masters().scalar_type(); }
 
-// Prefixes of tensor names in the optimizer file, with the flat buffers that they belong to.
+// Prefixes of tensor names in the optimizer file, with the buffers of owned elements that they belong to.
 std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
   std::vector<std::pair<std::string, at::Tensor>> buffers;
   for (const auto& [name, flat] : session.optimizer().state()) buffers.emplace_back(name + ".", flat);
-  if (keeps_masters(session.weights())) buffers.emplace_back("master.", session.weights().masters());
+  if (keeps_masters(session.weights())) buffers.emplace_back(kMasterPrefix, session.weights().masters());
   return buffers;
 }
 
@@ -114,12 +108,15 @@ class Collection {
 
   at::Tensor gathered(int64_t number) {
     const Weights& weights = session_.weights();
-    const size_t count = weights.parameters().size(), at = static_cast<size_t>(number);
-    return session_.gather(weights.view(buffers_[at / count].second, at % count), at % count);
+    const size_t count = weights.parameters().size(), at = static_cast<size_t>(number), parameter = at % count;
+    const at::Tensor& buffer = buffers_[at / count].second;
+    const bool is_values = at < count;
+    return session_.gather(
+        is_values ? weights.view(buffer, parameter) : session_.shard_from_owned(buffer, parameter), parameter);
   }
 
   Session& session_;
-  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // name prefix and flat buffer; first the values
+  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // name prefix and buffer; first the values
   at::Tensor whole_;
 };
 
@@ -186,13 +183,11 @@ void load_weights(const std::string& directory, const Architecture& architecture
                     "set it to false in config.json",
                     directory));
   }
-  std::vector<Copy> copies;
-  for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    const ParameterInfo& parameter = weights.parameters()[i];
-    copies.push_back({weights.master(i), shard_of(parameter, stored(set, parameter.global_name(), directory))});
+  std::vector<at::Tensor> shards;
+  for (const ParameterInfo& parameter : weights.parameters()) {
+    shards.push_back(shard_of(parameter, stored(set, parameter.global_name(), directory)));
   }
-  carry_out(copies);
-  weights.publish();
+  for (size_t i = 0; i < shards.size(); ++i) weights.set(i, shards[i]);
 }
 
 void load_first_weights(const Plan& plan, Weights& weights) {
@@ -216,18 +211,28 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   check_tensors(checkpoint.weights, wanted(weights, ""), directory);
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
-  std::vector<Copy> copies;
+  // All tensors are looked up, and may be refused, before the first is copied.
+  const auto shard_in_file = [&](const TensorSet& set, const std::string& prefix, const ParameterInfo& parameter) {
+    return shard_of(parameter, stored(set, prefix + parameter.global_name(), directory));
+  };
+  std::vector<at::Tensor> masters;
+  struct StoredState {
+    size_t parameter;
+    at::Tensor buffer, shard;
+  };
+  std::vector<StoredState> states;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
-    const auto copy = [&](const at::Tensor& to, const TensorSet& set, const std::string& prefix) {
-      copies.push_back({to, shard_of(parameter, stored(set, prefix + parameter.global_name(), directory))});
-    };
-    for (const auto& [prefix, flat] : optimizer_buffers(session))
-      copy(weights.view(flat, i), checkpoint.optimizer, prefix);
-    if (!keeps_masters(weights)) copy(weights.master(i), checkpoint.weights, "");
+    masters.push_back(keeps_masters(weights) ? shard_in_file(checkpoint.optimizer, kMasterPrefix, parameter)
+                                             : shard_in_file(checkpoint.weights, "", parameter));
+    for (const auto& [name, buffer] : session.optimizer().state()) {
+      states.push_back({i, buffer, shard_in_file(checkpoint.optimizer, name + ".", parameter)});
+    }
   }
-  carry_out(copies);
-  weights.publish();
+  for (size_t i = 0; i < masters.size(); ++i) weights.set(i, masters[i]);
+  for (const auto& [parameter, buffer, shard] : states) {
+    weights.owned_part(buffer, parameter).copy_(weights.owned_part_of_shard(shard, parameter));
+  }
   return state;
 }
 

@@ -34,6 +34,13 @@ Plan oracle_of(const Plan& plan) {
   return make_plan(config, facts);
 }
 
+void add(TrafficTable& sum, const TrafficTable& more) {
+  for (const auto& [key, traffic] : more) {
+    sum[key].calls += traffic.calls;
+    sum[key].bytes += traffic.bytes;
+  }
+}
+
 // Throws if the oracle is not finite: the layout would only repeat that.
 void require_finite(bool finite, int64_t step, const char* after, const std::string& found) {
   if (finite) return;
@@ -44,16 +51,16 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
 
 // Sets a session to the oracle's weights and optimizer state after a step (counted from 0).
 void load_oracle_state(const OracleTrace& oracle, size_t step, Session& session) {
-  const Weights& weights = session.weights();
+  Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
-    const auto load = [&](const at::Tensor& buffer, const at::Tensor& unsharded) {
-      weights.view(buffer, p).copy_(part_of(oracle, unsharded, weights.parameters()[p]));
-    };
-    load(weights.masters(), oracle.weights[step]);
+    const auto shard = [&](const at::Tensor& unsharded) { return part_of(oracle, unsharded, weights.parameters()[p]); };
+    weights.set(p, shard(oracle.weights[step]));
     const auto& state = session.optimizer().state();
-    for (size_t s = 0; s < state.size(); ++s) load(state[s].flat, oracle.optimizer_state[step][s]);
+    for (size_t s = 0; s < state.size(); ++s) {
+      weights.owned_part(state[s].flat, p)
+          .copy_(weights.owned_part_of_shard(shard(oracle.optimizer_state[step][s]), p));
+    }
   }
-  session.weights().publish();
 }
 
 double relative(double have, double want) {
@@ -211,16 +218,20 @@ class ComparedRank {
   void run(int64_t step) {
     const auto i = static_cast<size_t>(step - 1);
     if (step > 1 && !free_running_) load_oracle_state(oracle_, i - 1, session_);
-    const TrafficTable before = comm_.traffic();
+    TrafficTable before = comm_.traffic();
     StepResult result = session_.gradients(step, {});
+    TrafficTable sent = traffic_since(before, comm_.traffic());
+    session_.gather_gradients();
     findings_.loss(step, comm_.rank(), result, oracle_.losses[i], relative(result.norm, oracle_.norms[i]));
     compare_gradients(step);
     if (!free_running_) result.norm = oracle_.norms[i];
+    before = comm_.traffic();
     session_.update(step, result);
+    add(sent, traffic_since(before, comm_.traffic()));
     compare_weights(step);
     if (plan_.post_validates()) return;  // the number of its messages depends on the norms
     const TrafficTable planned = planned_traffic_table(plan_, comm_.rank());
-    findings_.traffic(step, comm_.rank(), traffic_difference(planned, traffic_since(before, comm_.traffic())));
+    findings_.traffic(step, comm_.rank(), traffic_difference(planned, sent));
   }
 
  private:
@@ -243,7 +254,7 @@ class ComparedRank {
     const at::Tensor& want = oracle_.weights[static_cast<size_t>(step - 1)];
     for (size_t p = 0; p < parameters().size(); ++p) {
       findings_.tensor(&VerifyReport::weights, step, comm_.rank(), p, parameters()[p],
-                       relative(session_.weights().master(p), part_of(oracle_, want, parameters()[p])));
+                       relative(session_.master_shard(p), part_of(oracle_, want, parameters()[p])));
     }
   }
 

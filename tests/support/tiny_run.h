@@ -110,7 +110,7 @@ enable_tensorboard = false
 /// State of one rank after a step.
 struct StepTrace {
   double loss = 0, norm = 0;
-  at::Tensor gradients, weights;  // flat buffers; weights are the master weights
+  at::Tensor gradients, weights;  // flat buffers; weights are the master weights, if the rank has all of them
   Traffic traffic;                // of this step alone
 };
 
@@ -160,7 +160,9 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     while (state.step < course.steps) {
       const Traffic before = comm.total_traffic();
       const StepResult result = session.gradients(++state.step, {});
-      const Traffic after = comm.total_traffic();
+      const Traffic reduced = comm.total_traffic();
+      session.gather_gradients();
+      const Traffic gathered = comm.total_traffic();
       StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
       if (course.descent_rate > 0) {
         session.weights().masters().sub_(session.weights().gradients(), course.descent_rate);
@@ -169,8 +171,10 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
         session.update(state.step, result);
       }
       state.tokens += result.tokens;
+      const Traffic after = comm.total_traffic();
       step.weights = session.weights().masters().clone();
-      step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
+      step.traffic = {reduced.calls - before.calls + after.calls - gathered.calls,
+                      reduced.bytes - before.bytes + after.bytes - gathered.bytes};
       trace.steps.push_back(step);
     }
     trace.optimizer_state = copy_state(session.optimizer());

@@ -2,6 +2,7 @@
 #include "parallel/data/plan.h"
 
 #include "base/errors.h"
+#include "base/exact_sum.h"
 
 #include <algorithm>
 #include <utility>
@@ -45,8 +46,32 @@ std::map<int64_t, int64_t> microbatch_sizes(const DataShard& data_shard) {
   return sizes;
 }
 
+Range GradientBucket::chunk(int position) const {
+  return {cuts.at(static_cast<size_t>(position)), cuts.at(static_cast<size_t>(position) + 1)};
+}
+
+std::vector<int64_t> GradientBucket::chunk_sizes() const {
+  std::vector<int64_t> sizes;
+  for (size_t i = 1; i < cuts.size(); ++i) sizes.push_back(cuts[i] - cuts[i - 1]);
+  return sizes;
+}
+
+std::vector<int64_t> chunk_cuts(Range elements, std::span<const Range> parameters, int ranks) {
+  std::vector<int64_t> cuts{elements.begin};
+  for (int i = 1; i < ranks; ++i) {
+    const int64_t wanted = elements.begin + shard(elements.size(), ranks, i).begin;
+    const auto after = std::ranges::upper_bound(parameters, wanted, {}, &Range::begin);
+    const Range parameter = after == parameters.begin() ? elements : *(after - 1);
+    const int64_t blocks = (wanted - parameter.begin + kNormBlockElements / 2) / kNormBlockElements;
+    cuts.push_back(std::min(parameter.begin + blocks * kNormBlockElements, parameter.end));
+  }
+  cuts.push_back(elements.end);
+  return cuts;
+}
+
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
-                                             std::span<const GradientRegion> regions, int64_t bucket_elements) {
+                                             std::span<const GradientRegion> regions, int64_t bucket_elements,
+                                             const std::set<int>& alone) {
   std::vector<int> region_of, left(regions.size());
   for (const auto& [offset, size] : weight_extents) {
     region_of.push_back(region_at(regions, offset));
@@ -56,12 +81,17 @@ std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, 
   for (size_t r = 0; r < regions.size(); ++r) open[r] = {.elements = {}, .weights = {}, .axes = regions[r].axes};
   std::vector<int64_t> end;
   for (const GradientRegion& region : regions) end.push_back(region.elements.end);
+  const auto close = [&](size_t r) {
+    end[r] = weight_extents[static_cast<size_t>(open[r].weights.front())].first;
+    buckets.push_back(std::exchange(open[r], {.elements = {}, .weights = {}, .axes = regions[r].axes}));
+  };
   for (size_t w = weight_extents.size(); w-- > 0;) {
     const auto r = static_cast<size_t>(region_of[w]);
+    const bool is_alone = alone.contains(static_cast<int>(w));
+    if (is_alone && !open[r].weights.empty()) close(r);
     open[r].weights.insert(open[r].weights.begin(), static_cast<int>(w));
-    if (--left[r] > 0 && end[r] - weight_extents[w].first < bucket_elements) continue;
-    end[r] = weight_extents[w].first;
-    buckets.push_back(std::exchange(open[r], {.elements = {}, .weights = {}, .axes = regions[r].axes}));
+    --left[r];
+    if (is_alone || left[r] == 0 || end[r] - weight_extents[w].first >= bucket_elements) close(r);
   }
   std::reverse(buckets.begin(), buckets.end());
   return placed(std::move(buckets), weight_extents, regions);
@@ -79,6 +109,16 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
     previous[r] = &bucket;
   }
   return buckets;
+}
+
+int64_t reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+  const int position = mesh.group_index(rank, bucket.axes);
+  return (bucket.elements.size() - bucket.chunk(position).size()) * element_bytes;
+}
+
+int64_t all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+  const int next = (mesh.group_index(rank, bucket.axes) + 1) % mesh.group_size(bucket.axes);
+  return (bucket.elements.size() - bucket.chunk(next).size()) * element_bytes;
 }
 
 int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {

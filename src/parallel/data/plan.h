@@ -5,6 +5,10 @@
 // bucket makes them I again. Over n ranks each rank sends 2 (n-1)/n times the bytes of all gradients in a step, and
 // this overlaps with backward. Buckets and overlap: Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704,
 // section 3.2.
+//
+// With zero_stage 1 each rank keeps the optimizer's state, and master weights of their own dtype, for its chunk of each
+// bucket only. A reduce-scatter sums the gradients, and after the step an all-gather of the weights completes each
+// bucket: Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, section 5.1.
 #pragma once
 
 #include "mesh/layout.h"
@@ -13,6 +17,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,20 +48,34 @@ struct GradientRegion {
   std::vector<std::string> axes;
 };
 
-/// A contiguous part of the flat gradient buffer that one all-reduce sums over the axes, and the weights in it.
+/// A contiguous part of the flat gradient buffer that one collective sums over the axes, and the weights in it.
 struct GradientBucket {
   Range elements;
   std::vector<int> weights;
   std::vector<std::string> axes;
+  /// The ends of the chunks into which the ranks of the axes divide the bucket: position i owns the elements of
+  /// [cuts[i], cuts[i + 1]). Empty until chunk_cuts() sets it.
+  std::vector<int64_t> cuts = {};
+
+  Range chunk(int position) const;
+  /// Number of elements of each position's chunk.
+  std::vector<int64_t> chunk_sizes() const;
 };
+
+/// Divides the elements among `ranks` positions. Each cut is the multiple of kNormBlockElements that is nearest to an
+/// equal division, counted from the start of the parameter that it falls into, or that parameter's end. So no block of
+/// the gradient norm has two owners, and nothing is padded. parameters: their ranges, in ascending order.
+/// Example: a parameter of 1,000 elements and 3 ranks give [0, 256), [256, 768), [768, 1000).
+std::vector<int64_t> chunk_cuts(Range elements, std::span<const Range> parameters, int ranks);
 
 /// Groups weights into buckets of at least bucket_elements. Weights are given as (offset, size) in the flat buffer, in
 /// the model's order. Grouping begins at the last weight, because backward completes it first. A bucket lies in one
-/// region. The first bucket of a region starts where the region starts, and may be smaller than bucket_elements.
-/// The result is in reverse order of completion: the bucket that backward completes last comes first.
+/// region. The first bucket of a region starts where the region starts, and may be smaller than bucket_elements. Each
+/// weight in `alone` has a bucket of its own. The bucket that backward completes last comes first.
 /// Example: five weights of 4 elements and bucket_elements = 8 give [0, 4), [4, 12), [12, 20).
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
-                                             std::span<const GradientRegion> regions, int64_t bucket_elements);
+                                             std::span<const GradientRegion> regions, int64_t bucket_elements,
+                                             const std::set<int>& alone = {});
 
 /// Recomputes the elements of the buckets for a rank on which sharded weights have other sizes. The grouping of weights
 /// stays, because all ranks must agree on it.
@@ -66,5 +85,9 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
 
 /// Bytes that the rank sends for the bucket: one all_reduce (P -> I) over the joint group of the bucket's axes.
 int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
+/// Bytes that the rank sends in a reduce_scatter of the bucket: all chunks but its own. In an all_gather: all chunks but
+/// that of the next position. The bucket must have its cuts.
+int64_t reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
+int64_t all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// Counts the gradient writes of a step and starts the all-reduces of complete buckets, from the last to the first.
+// Counts the gradient writes of a step and starts the reductions of complete buckets, from the last to the first.
 #include "parallel/data/run.h"
 
 #include "base/errors.h"
@@ -6,15 +6,23 @@
 #include <ATen/ATen.h>
 
 namespace orthant {
+namespace {
+
+at::Tensor part(const at::Tensor& flat, const Range& elements) {
+  return flat.narrow(0, elements.begin, elements.size());
+}
+
+}  // namespace
 
 GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets,
-                                 std::vector<int> uses)
+                                 std::vector<int> uses, Reduction reduction)
     : comm_(comm),
       flat_(std::move(flat)),
       buckets_(std::move(buckets)),
       uses_(std::move(uses)),
       bucket_of_(uses_.size()),
       outstanding_(buckets_.size()),
+      reduction_(reduction),
       work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const int w : buckets_[b].weights) bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
@@ -45,9 +53,16 @@ void GradientReducer::start_ready() {
 void GradientReducer::start(int bucket) {
   const int64_t left = outstanding_[static_cast<size_t>(bucket)];
   ORTHANT_CHECK(left == 0, bucket, left);
-  const auto& [elements, weights, axes] = buckets_[static_cast<size_t>(bucket)];
-  if (elements.size() == 0) return;
-  work_[static_cast<size_t>(bucket)] = comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes);
+  const GradientBucket& reduced = buckets_[static_cast<size_t>(bucket)];
+  if (reduced.elements.size() == 0) return;
+  const at::Tensor all = part(flat_, reduced.elements);
+  Work& work = work_[static_cast<size_t>(bucket)];
+  if (reduction_ == Reduction::all) {
+    work = comm_.all_reduce(all, reduced.axes);
+  } else {
+    const Range own = reduced.chunk(comm_.position(reduced.axes));
+    work = comm_.reduce_scatter(part(flat_, own), all, reduced.axes, reduced.chunk_sizes());
+  }
 }
 
 void GradientReducer::finish(int bucket) {
@@ -57,6 +72,16 @@ void GradientReducer::finish(int bucket) {
   }
   while (next_ >= bucket) start(next_--);
   work_[static_cast<size_t>(bucket)].wait();
+}
+
+void GradientReducer::gather_chunks(const at::Tensor& flat) {
+  std::vector<Work> gathers;
+  for (const GradientBucket& bucket : buckets_) {
+    if (bucket.elements.size() == 0) continue;
+    const at::Tensor own = part(flat, bucket.chunk(comm_.position(bucket.axes)));
+    gathers.push_back(comm_.all_gather(part(flat, bucket.elements), own, bucket.axes, bucket.chunk_sizes()));
+  }
+  for (Work& gather : gathers) gather.wait();
 }
 
 }  // namespace orthant

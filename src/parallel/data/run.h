@@ -12,22 +12,30 @@
 
 namespace orthant {
 
-/// Sums the flat gradient buffer in place, bucket by bucket, each over its axes. The all-reduce of a bucket starts when
+/// What a rank has after the reduction of a bucket: the sums of all elements, from an all-reduce, or only those of its
+/// own chunk, from a reduce-scatter.
+enum class Reduction { all, own_chunk };
+
+/// Sums the flat gradient buffer in place, bucket by bucket, each over its axes. The reduction of a bucket starts when
 /// its last gradient of the step has been written and all buckets after it have started. So the order is the same on
-/// every rank. Over n ranks, each rank sends 2 (n-1)/n times a bucket's bytes per step.
+/// every rank. Over n ranks, each rank sends 2 (n-1)/n times a bucket's bytes per step, or half of that for its chunk.
 class GradientReducer {
  public:
   /// `flat` is the flat gradient buffer. uses[w] is the number of times that one microbatch adds to the gradient of
   /// weight w. The Comm must outlive the reducer.
-  GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses);
+  GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses,
+                  Reduction reduction = Reduction::all);
 
   /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);
-  /// Records that an operator has added one microbatch's gradient to the weight. May start all-reduces.
+  /// Records that an operator has added one microbatch's gradient to the weight. May start reductions.
   void written(int weight);
   /// Starts the bucket and all after it, if they have not started, and returns when the bucket is summed. -1 stands for
   /// all buckets. Throws LogicError if a gradient was written fewer times than the step's microbatches require.
   void finish(int bucket);
+  /// Gathers the chunks of all buckets in a flat buffer of the same layout as the gradients: each rank has its own, and
+  /// afterwards all. Over n ranks, each rank sends (n-1)/n times the buffer's bytes. All ranks must call it together.
+  void gather_chunks(const at::Tensor& flat);
 
  private:
   void start_ready();
@@ -39,7 +47,8 @@ class GradientReducer {
   std::vector<int> uses_;
   std::vector<int> bucket_of_;       // bucket, by weight
   std::vector<int64_t> outstanding_; // writes still missing in this step, by bucket
-  std::vector<Work> work_;           // all-reduces that have started, by bucket
+  Reduction reduction_;
+  std::vector<Work> work_;           // reductions that have started, by bucket
   int next_ = -1;                    // the bucket to start next; buckets start from the last to the first
 };
 

@@ -1,0 +1,40 @@
+// The elements of a rank's flat buffers whose optimizer state the rank keeps.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "model/architecture.h"
+
+namespace orthant {
+
+/// Half-open ranges of a flat buffer, in ascending order.
+using FlatChunks = std::vector<std::pair<int64_t, int64_t>>;
+
+/// The chunks of a flat buffer that this rank owns. A buffer of owned elements holds them one after the other. If the
+/// rank owns all elements, that buffer has the layout of the flat buffer.
+class OwnedElements {
+ public:
+  /// No parameter may lie in two chunks.
+  OwnedElements(const FlatLayout& flat, const std::vector<ParameterInfo>& parameters, FlatChunks chunks);
+
+  const FlatChunks& chunks() const { return chunks_; }
+  int64_t elements() const { return elements_; }
+  bool all() const { return all_; }
+
+  /// What the rank owns of a parameter: `count` elements from `begin` on, counted in this rank's shard of it. `offset` is
+  /// their place in a buffer of owned elements.
+  struct Part {
+    int64_t begin = 0, count = 0, offset = 0;
+  };
+  const Part& part(size_t parameter) const { return parts_[parameter]; }
+
+ private:
+  FlatChunks chunks_;
+  std::vector<Part> parts_;
+  int64_t elements_ = 0;
+  bool all_ = false;
+};
+
+}  // namespace orthant
