@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -60,6 +61,14 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   if (config.training.dtype != "bfloat16") {
     add_alternative(found, with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
                     "training.dtype = \"bfloat16\"", "float32 masters and gradients stay");
+  }
+  const bool has_replicas =
+      std::ranges::any_of(plan.buckets, [&](const GradientBucket& b) { return plan.mesh.group_size(b.axes) > 1; });
+  if (has_replicas || plan.shards_optimizer()) {
+    const int64_t stage = plan.shards_optimizer() ? 0 : 1;
+    add_alternative(found, with([&](Config& c) { c.parallelism.zero_stage = stage; }), plan.facts,
+                    fmt::format("parallelism.zero_stage = {}", stage),
+                    stage == 1 ? "weights are gathered after the step" : "every replica keeps all of the state");
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {

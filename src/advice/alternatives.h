@@ -1,4 +1,4 @@
-// Compares the plan with plans that differ in one setting: dtype, recomputation, microbatches or number of ranks.
+// Compares the plan with plans that differ in one setting: dtype, recomputation, microbatches, ZeRO or number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ struct Alternative {
   std::string remark;                // its main cost or effect; may be empty
 };
 
-/// Returns the alternatives: the plan with recomputation switched, half the local batch size, bfloat16, or 1, 2, 4 or 8
-/// ranks by another number of data ranks. Alternatives that planning refuses, or that equal the plan, are left out.
+/// Returns the alternatives: the plan with recomputation switched, half the local batch size, bfloat16, the optimizer's
+/// state sharded or not, or 1, 2, 4 or 8 ranks by another number of data ranks. Alternatives that planning refuses, or
+/// that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
 }  // namespace orthant

@@ -7,8 +7,8 @@
 
 namespace orthant {
 
-/// Elements of a parameter's shard whose squares are summed in double before they are added to an ExactSum. The gradient
-/// norm has the same bits on all ranks and in all layouts that do not cut such a block.
+/// Elements of a parameter's shard whose squares are summed in double before they are added to an ExactSum. The
+/// gradient norm has the same bits on all ranks and in all layouts that do not cut such a block.
 inline constexpr int64_t kNormBlockElements = 256;
 
 /// A sum of non-negative doubles in fixed point, from 2^-320 to 2^320. Digits below that range are dropped from each

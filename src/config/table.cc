@@ -206,8 +206,8 @@ const Key kTable[] = {
       "replicas of the model, each with its shard of the batch; -1 = the remaining ranks",
       "replicas of the model; -1 = the rest"),
   KEY(parallelism, zero_stage, between(0, 3), "",
-      "state sharded over the ranks that hold the same parameters: 1 optimizer state, 2 also gradients, 3 also weights; "
-      "this version: 0 or 1"),
+      "state sharded over the ranks that hold the same parameters: 1 optimizer state, 2 also gradients, 3 also "
+      "weights; this version: 0 or 1"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
       "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto: the mesh that sends least"),

@@ -96,6 +96,7 @@ void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double
   const OwnedElements::Part& part = weights_.owned().part(parameter);
   if (part.count == 0) return;
   const int64_t begin = weights_.flat().parameter_offsets[parameter] + part.begin;
+  const bool decays = has_weight_decay(config_, weights_.parameters()[parameter]);
   const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
   std::vector<T*> state;
   for (const State& each : state_) state.push_back(each.flat.mutable_data_ptr<T>() + part.offset);
@@ -106,7 +107,7 @@ void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double
                  .count = part.count,
                  .step = step,
                  .lr = lr,
-                 .weight_decay = has_weight_decay(config_, weights_.parameters()[parameter]) ? config_.weight_decay : 0.0,
+                 .weight_decay = decays ? config_.weight_decay : 0.0,
                  .gradient_scale = gradient_scale,
                  .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
 }

@@ -18,7 +18,6 @@ OwnedElements::OwnedElements(const FlatLayout& flat, const std::vector<Parameter
     }
     elements_ += end - begin;
   }
-  all_ = elements_ == flat.elements;
 }
 
 }  // namespace orthant

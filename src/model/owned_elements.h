@@ -21,10 +21,9 @@ class OwnedElements {
 
   const FlatChunks& chunks() const { return chunks_; }
   int64_t elements() const { return elements_; }
-  bool all() const { return all_; }
 
-  /// What the rank owns of a parameter: `count` elements from `begin` on, counted in this rank's shard of it. `offset` is
-  /// their place in a buffer of owned elements.
+  /// The part of a parameter that the rank owns: `count` elements from `begin` on, counted in this rank's shard of it.
+  /// `offset` is their place in a buffer of owned elements.
   struct Part {
     int64_t begin = 0, count = 0, offset = 0;
   };
@@ -34,7 +33,6 @@ class OwnedElements {
   FlatChunks chunks_;
   std::vector<Part> parts_;
   int64_t elements_ = 0;
-  bool all_ = false;
 };
 
 }  // namespace orthant

@@ -21,7 +21,8 @@ std::vector<int64_t> GradientStaging::of(std::span<const GradientBucket> buckets
     const int position = plan_.mesh.group_index(rank, bucket.axes);
     const Range summed =
         plan_.shards_optimizer() ? bucket.chunk(position) : shard(bucket.elements.size(), ranks, position);
-    bytes[static_cast<size_t>(last_written + 1)] += reduction_buffer_bytes(summed.size() * master_bytes(plan_.config), ranks);
+    bytes[static_cast<size_t>(last_written + 1)] +=
+        reduction_buffer_bytes(summed.size() * master_bytes(plan_.config), ranks);
   }
   return bytes;
 }

@@ -93,9 +93,9 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"data.long_documents=cut",
        "data.long_documents = \"cut\" (command line) has no effect with data.mask_documents = false (default); set "
        "it to \"refuse\", or data.mask_documents to true"},
-      {"parallelism.zero_stage=1",
-       "parallelism.zero_stage = 1 (command line) must be 0, because this version of Orthant does not shard "
-       "optimizer state, gradients or weights over data ranks; set it to 0"},
+      {"parallelism.zero_stage=2",
+       "parallelism.zero_stage = 2 (command line) must be 0 or 1, because this version of Orthant does not shard "
+       "gradients or weights over data ranks; set it to 1"},
       {"parallelism.expert_parallel_degree=2",
        "parallelism.expert_parallel_degree = 2 (command line) must be 1, because this version of Orthant has no expert "
        "parallelism; set it to 1"},

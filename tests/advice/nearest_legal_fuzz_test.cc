@@ -60,7 +60,7 @@ std::vector<Choice> make_choices() {
       {"optimizer.momentum", {"0.5"}},
       {"optimizer.beta1", {"0.5"}},
       {"validation.freq", {"0", "5"}},
-      {"parallelism.zero_stage", {"1"}},
+      {"parallelism.zero_stage", {"1", "2"}},
       {"parallelism.expert_parallel_degree", {"2"}},
       {"parallelism.tensor_parallel_kind", {"1d", "2d", "2.5d", "auto"}},
       {"parallelism.tensor_parallel_mesh",

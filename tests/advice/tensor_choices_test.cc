@@ -179,7 +179,8 @@ TEST(TensorChoices, AreSaidByThePlan) {
   const std::string text = explain(plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}));
   for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "refused: ", "lower bound"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
-  EXPECT_TRUE(says(text, {"[S(column), S(row)]", "S(axis) sharded over that axis", "loss, gradient norm, signals and peaks"}));
+  EXPECT_TRUE(says(text, {"[S(column), S(row)]", "S(axis) sharded over that axis",
+                          "loss, gradient norm, signals and peaks"}));
 }
 
 }  // namespace

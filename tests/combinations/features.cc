@@ -58,6 +58,7 @@ std::vector<Feature> make_features() {
   return {
       {"data",
        {{"data 2", {parallel("data_parallel_degree", "2")}}, {"data 3", {parallel("data_parallel_degree", "3")}}}},
+      {"ZeRO", {{"ZeRO 1", {parallel("zero_stage", "1")}}}},
       {"ring",
        {{"ring 2", ring(2, "zigzag")},
         {"ring 2, stripe", ring(2, "stripe")},

@@ -167,6 +167,8 @@ std::vector<Case> planned_cases() {
       Case{"microbatch_1", {"--training.local_batch_size=1"}},
       Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
       Case{"uneven", {"--training.global_batch_size=13"}},
+      Case{"zero_1", {"--run.ranks=4", "--parallelism.zero_stage=1"}},
+      Case{"zero_1_bfloat16_recompute", {"--parallelism.zero_stage=1", kHalf, kFull}},
       Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}}, Case{"losses", kLosses},
       Case{"bfloat16_losses", with(kLosses, kHalf)}, Case{"tensor_sequence_losses", one_dimension(2, kLosses)},
       Case{"mesh_2x2x1_losses", mesh(2, 2, 1, kLosses)}, Case{"biases", kBiases},

@@ -175,7 +175,8 @@ SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
     for (const auto& [name, ranks, keys] : sweep.of(meshes(), 2)) {
-      if (name != "zb_h2" && name != "1f1b, data 2" && !name.ends_with("ZeRO 1") && dtype != std::string("float64")) continue;
+      const bool in_all_dtypes = name == "zb_h2" || name == "1f1b, data 2" || name.ends_with("ZeRO 1");
+      if (!in_all_dtypes && dtype != std::string("float64")) continue;
       const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
       // Two consecutive steps and the last one exceed the limit. The first step is waited for in any case.
       const Training course{.steps = 7, .injection = {last, {{3, 1e6}, {4, 1e6}, {7, 1e6}}}};

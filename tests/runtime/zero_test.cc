@@ -44,7 +44,8 @@ std::vector<Layout> layouts() {
           {"data 2, zb_v, tied, both on one rank", 4, with(pipeline("zb_v", 2, {two, tied}), deep)},
           {"data 2, gpipe, tied on two ranks", 4, pipeline("gpipe", 2, {two, tied, kSmallBuckets})},
           {"data 2, algorithm_2", 4, cut("algorithm_2", "1f1b", 2, {two})},
-          {"data 2, interleaved, algorithm_1, tied", 4, with(cut("algorithm_1", "interleaved_1f1b", 2, {two, tied}), deep)}};
+          {"data 2, interleaved, algorithm_1, tied", 4,
+           with(cut("algorithm_1", "interleaved_1f1b", 2, {two, tied}), deep)}};
 }
 
 // All bytes of the newest checkpoint's tensors, by file.
@@ -145,9 +146,11 @@ TEST(Zero, AWrongOwnerIsSeen) {
   run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     SessionParts parts = session_parts(plan, comm);
-    const auto chunks = plan.buckets_of(1 - rank);
     parts.owned = FlatChunks{};
-    for (const GradientBucket& bucket : chunks) parts.owned->emplace_back(bucket.chunk(1 - rank).begin, bucket.chunk(1 - rank).end);
+    for (const GradientBucket& bucket : parts.buckets) {
+      const Range others = bucket.chunk(1 - rank);
+      parts.owned->emplace_back(others.begin, others.end);
+    }
     Session session(plan, run.data().train, comm, std::move(parts));
     session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     for (const int64_t step : {1, 2}) {

@@ -85,8 +85,8 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
 
 /// Bytes that the rank sends for the bucket: one all_reduce (P -> I) over the joint group of the bucket's axes.
 int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
-/// Bytes that the rank sends in a reduce_scatter of the bucket: all chunks but its own. In an all_gather: all chunks but
-/// that of the next position. The bucket must have its cuts.
+/// Bytes that the rank sends in a reduce_scatter of the bucket: all chunks but its own. In an all_gather: all chunks
+/// but that of the next position. The bucket must have its cuts.
 int64_t reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 int64_t all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 

@@ -12,8 +12,8 @@
 
 namespace orthant {
 
-/// What a rank has after the reduction of a bucket: the sums of all elements, from an all-reduce, or only those of its
-/// own chunk, from a reduce-scatter.
+/// The sums that a rank has after the reduction of a bucket: those of all elements, from an all-reduce, or only those
+/// of its own chunk, from a reduce-scatter.
 enum class Reduction { all, own_chunk };
 
 /// Sums the flat gradient buffer in place, bucket by bucket, each over its axes. The reduction of a bucket starts when

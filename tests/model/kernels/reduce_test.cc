@@ -23,7 +23,8 @@ TYPED_TEST_SUITE(SumOfSquares, WideElements);
 TYPED_TEST(SumOfSquares, IsTheSumOnEveryTarget) {
   using T = TypeParam;
   for_each_target([] {
-    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{13}, int64_t{1000}, kNormBlockElements, 3 * kNormBlockElements + 5}) {
+    const int64_t block = kNormBlockElements;
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{13}, int64_t{1000}, block, 3 * block + 5}) {
       const auto x = random_values<T>(count, 1, 1e3);
       long double sum = 0;
       for (const T value : x) sum += static_cast<long double>(value) * value;
@@ -50,8 +51,8 @@ TYPED_TEST(SumOfSquares, LargeValuesDoNotOverflowAndBadOnesShow) {
   });
 }
 
-// Blocks may be divided among ranks in any way, and be added in any order: the bits stay. The control moves a cut into a
-// block.
+// Blocks may be divided among ranks in any way, and be added in any order: the bits stay. The control moves a cut into
+// a block.
 TYPED_TEST(SumOfSquares, DivisionOfBlocksAndThreadsChangeNoBits) {
   using T = TypeParam;
   constexpr int64_t kBlock = kNormBlockElements;

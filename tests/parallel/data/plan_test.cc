@@ -3,6 +3,7 @@
 #include "parallel/data/plan.h"
 
 #include "base/errors.h"
+#include "base/exact_sum.h"
 #include "mesh/collective.h"
 
 #include <gtest/gtest.h>
@@ -181,6 +182,62 @@ TEST(GradientBuckets, HaveTheMinimumSizeExceptTheFirstOfARegion) {
       ASSERT_LT(without, least);
     }
   }
+}
+
+// A weight that must be alone has a bucket of its own, wherever it lies; the other laws stay.
+TEST(GradientBuckets, KeepWeightsAloneThatMustBe) {
+  std::mt19937_64 random(13);
+  for (int i = 0; i < 2000; ++i) {
+    const Flat flat = random_flat(random);
+    const int one = static_cast<int>(random() % flat.weights.size());
+    const auto least = static_cast<int64_t>(random() % 30000 + 1);
+    const auto buckets = gradient_buckets(flat.weights, flat.regions, least, {one});
+    size_t weights = 0;
+    for (const auto& bucket : buckets) {
+      weights += bucket.weights.size();
+      if (std::ranges::count(bucket.weights, one) == 0) continue;
+      ASSERT_EQ(bucket.weights, std::vector<int>{one});
+    }
+    ASSERT_EQ(weights, flat.weights.size());
+  }
+}
+
+// Chunks tile the bucket in order, no block of a parameter has two owners, and each chunk differs from an equal
+// division by less than a block. The control cuts inside a block.
+TEST(ChunkCuts, TileTheBucketInWholeBlocks) {
+  std::mt19937_64 random(14);
+  const auto splits_a_block = [](const std::vector<int64_t>& cuts, const std::vector<Range>& parameters) {
+    for (const int64_t cut : cuts) {
+      for (const Range& p : parameters) {
+        if (p.begin < cut && cut < p.end && (cut - p.begin) % kNormBlockElements != 0) return true;
+      }
+    }
+    return false;
+  };
+  for (int i = 0; i < 3000; ++i) {
+    Range elements{static_cast<int64_t>(random() % 1000), 0};
+    std::vector<Range> parameters;
+    elements.end = elements.begin;
+    for (uint64_t p = random() % 6 + 1; p-- > 0;) {
+      const int64_t begin = elements.end + static_cast<int64_t>(random() % 2 * 32);
+      elements.end = begin + static_cast<int64_t>(random() % 5000 + 1);
+      parameters.push_back({begin, elements.end});
+    }
+    const int ranks = static_cast<int>(random() % 9 + 1);
+    const std::vector<int64_t> cuts = chunk_cuts(elements, parameters, ranks);
+    ASSERT_EQ(cuts.size(), static_cast<size_t>(ranks) + 1);
+    ASSERT_EQ(cuts.front(), elements.begin);
+    ASSERT_EQ(cuts.back(), elements.end);
+    ASSERT_TRUE(std::ranges::is_sorted(cuts));
+    ASSERT_FALSE(splits_a_block(cuts, parameters));
+    for (int k = 1; k < ranks; ++k) {
+      const int64_t equal = elements.begin + shard(elements.size(), ranks, k).begin;
+      ASSERT_LE(std::abs(cuts[static_cast<size_t>(k)] - equal), kNormBlockElements / 2);
+    }
+  }
+  const std::vector<Range> one = {{0, 1000}};
+  EXPECT_EQ(chunk_cuts({0, 1000}, one, 3), (std::vector<int64_t>{0, 256, 768, 1000}));
+  EXPECT_TRUE(splits_a_block({0, 300, 1000}, one));
 }
 
 TEST(GradientBuckets, SmallBufferIsOneBucket) {
