@@ -29,7 +29,9 @@ struct Layer {
     master = master_bytes(plan.config);
     recompute = plan.config.activation_checkpoint.mode == "full";
     for (const auto& parameter : plan.parameters) {
-      if (parameter.layer == 0) parameters += parameter.size();
+      if (parameter.layer != 0) continue;
+      parameters += parameter.size();
+      optimizer_state += parameter.size() * state_bytes(plan.config.optimizer, parameter, master);
     }
     const auto& t = plan.config.training;
     step_row = t.global_batch_size * t.seq_len * a.hidden_size;
@@ -42,7 +44,7 @@ struct Layer {
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
   // Returns the bytes of master weights and optimizer state.
-  int64_t optimizer() const { return parameters * (master + state_bytes(plan.config.optimizer, master)); }
+  int64_t optimizer() const { return parameters * master + optimizer_state; }
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
   // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
@@ -66,7 +68,8 @@ struct Layer {
   const Architecture& a;
   int ranks, element = 4, master = 4;
   bool recompute = false;  // forward keeps only its input, and runs again in backward
-  int64_t parameters = 0;  // elements
+  int64_t parameters = 0;       // elements
+  int64_t optimizer_state = 0;  // bytes
   int64_t step_row = 0;    // elements of the residual stream for the global batch
 };
 

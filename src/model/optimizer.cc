@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "model/kernels/optimizer.h"
 #include "model/kernels/reduce.h"
+#include "model/muon.h"
 
 #include <ATen/ATen.h>
 
@@ -55,21 +56,22 @@ void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
           .bf16_weights = slice.rounded});
 }
 
-// The buffer of a state tensor of all parameters.
-at::Tensor zeros_for(const StateTensor& tensor, const Weights& weights) {
-  switch (tensor.shape) {
-    case StateShape::like_parameter: break;
+// The owned elements of the parameters that have the state tensor.
+OwnedElements elements_of(const StateTensor& tensor, const Weights& weights) {
+  if (tensor.scope == StateScope::every_parameter) return weights.owned();
+  FlatChunks chunks;
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    const OwnedElements::Part& part = weights.owned().part(p);
+    const int64_t begin = weights.flat().parameter_offsets[p] + part.begin;
+    if (tensor.has(weights.parameters()[p]) && part.count > 0) chunks.emplace_back(begin, begin + part.count);
   }
-  switch (tensor.dtype) {
-    case StateDtype::like_master: return at::zeros({weights.owned().elements()}, weights.masters().options());
-  }
-  throw LogicError("a state tensor without a dtype: " + tensor.name);
+  return {weights.flat(), weights.parameters(), std::move(chunks)};
 }
 
-// The update rules, by name of the optimizer.
+// The elementwise update rules, by name of the optimizer. Muon updates what is not a hidden matrix by AdamW.
 template <class T>
 void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
-  if (config.name == "adamw") return step_adamw(config, slice);
+  if (config.name == "adamw" || config.name == "muon") return step_adamw(config, slice);
   if (config.name == "sgd") return step_sgd(config, slice);
   ORTHANT_CHECK(false, config.name);
 }
@@ -78,28 +80,45 @@ void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
 
 Optimizer::Optimizer(Weights& weights, OptimizerConfig config) : weights_(weights), config_(std::move(config)) {
   for (const StateTensor& tensor : optimizer_spec(config_).state) {
-    state_.push_back({tensor.name, zeros_for(tensor, weights)});
+    OwnedElements elements = elements_of(tensor, weights);
+    const at::Tensor zeros = at::zeros({elements.elements()}, weights.masters().options());
+    state_.push_back({tensor, std::move(elements), zeros});
   }
+}
+
+at::Tensor Optimizer::State::part(size_t parameter) const {
+  const OwnedElements::Part& part = elements.part(parameter);
+  return flat.narrow(0, part.offset, part.count);
 }
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   const at::NoGradGuard no_grad;
   const bool is_double = weights_.masters().scalar_type() == at::kDouble;
   for (size_t parameter = 0; parameter < weights_.parameters().size(); ++parameter) {
-    if (is_double) step_parameter<double>(parameter, step, lr, gradient_scale);
-    if (!is_double) step_parameter<float>(parameter, step, lr, gradient_scale);
+    if (weights_.owned().part(parameter).count == 0) continue;
+    if (updates_as_a_whole(config_, weights_.parameters()[parameter])) {
+      step_matrix(parameter, lr, gradient_scale);
+    } else if (is_double) {
+      step_elements<double>(parameter, step, lr, gradient_scale);
+    } else {
+      step_elements<float>(parameter, step, lr, gradient_scale);
+    }
   }
 }
 
+double Optimizer::weight_decay_of(size_t parameter) const {
+  return has_weight_decay(config_, weights_.parameters()[parameter]) ? config_.weight_decay : 0.0;
+}
+
 template <class T>
-void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale) {
+void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double gradient_scale) {
   const OwnedElements::Part& part = weights_.owned().part(parameter);
-  if (part.count == 0) return;
   const int64_t begin = weights_.flat().parameter_offsets[parameter] + part.begin;
-  const bool decays = has_weight_decay(config_, weights_.parameters()[parameter]);
   const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
   std::vector<T*> state;
-  for (const State& each : state_) state.push_back(each.flat.mutable_data_ptr<T>() + part.offset);
+  for (const State& each : state_) {
+    if (each.has(weights_.parameters()[parameter])) state.push_back(each.part(parameter).template mutable_data_ptr<T>());
+  }
   step_slice<T>(config_,
                 {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),
                  .gradients = weights_.gradients().const_data_ptr<T>() + begin,
@@ -107,9 +126,27 @@ void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double
                  .count = part.count,
                  .step = step,
                  .lr = lr,
-                 .weight_decay = decays ? config_.weight_decay : 0.0,
+                 .weight_decay = weight_decay_of(parameter),
                  .gradient_scale = gradient_scale,
                  .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
+}
+
+void Optimizer::step_matrix(size_t parameter, double lr, double gradient_scale) {
+  const at::Tensor gradient = weights_.gradient(parameter), master = weights_.owned_master(parameter);
+  const ParameterInfo& info = weights_.parameters()[parameter];
+  ORTHANT_CHECK(master.numel() == info.size(), info.name, master.numel(), info.size());
+  const auto state = std::ranges::find_if(state_, [&](const State& each) { return each.has(info); });
+  const at::Tensor matrix = master.view(gradient.sizes());
+  muon({.weights = matrix,
+        .gradient = gradient,
+        .momentum_buffer = state->part(parameter).view(gradient.sizes()),
+        .lr = lr,
+        .momentum = config_.momentum,
+        .weight_decay = weight_decay_of(parameter),
+        .gradient_scale = gradient_scale});
+  if (weights_.values().scalar_type() != matrix.scalar_type()) {
+    weights_.view(weights_.values(), parameter).copy_(matrix);
+  }
 }
 
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum) {

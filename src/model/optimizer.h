@@ -22,16 +22,21 @@ class Optimizer {
   /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
 
-  /// One state tensor of all parameters: its name in OptimizerSpec::state, and a buffer of owned elements.
-  struct State {
-    std::string name;
+  /// One entry of OptimizerSpec::state: the owned elements of the parameters in its scope, and their buffer.
+  struct State : StateTensor {
+    OwnedElements elements;
     at::Tensor flat;
+
+    /// The owned elements of one parameter, as a view with one dim.
+    at::Tensor part(size_t parameter) const;
   };
   const std::vector<State>& state() const { return state_; }
 
  private:
   template <class T>
-  void step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale);
+  void step_elements(size_t parameter, int64_t step, double lr, double gradient_scale);
+  void step_matrix(size_t parameter, double lr, double gradient_scale);
+  double weight_decay_of(size_t parameter) const;
 
   Weights& weights_;
   OptimizerConfig config_;

@@ -7,11 +7,17 @@
 
 namespace orthant {
 
-int element_bytes(const StateTensor& tensor, int master_bytes) {
-  switch (tensor.dtype) {
-    case StateDtype::like_master: return master_bytes;
+bool StateTensor::has(const ParameterInfo& parameter) const {
+  switch (scope) {
+    case StateScope::every_parameter: return true;
+    case StateScope::hidden_matrices: return is_hidden_matrix(parameter);
+    case StateScope::other_parameters: return !is_hidden_matrix(parameter);
   }
-  throw LogicError("a state tensor without a dtype: " + tensor.name);
+  throw LogicError("a state tensor without a scope: " + name);
+}
+
+bool is_hidden_matrix(const ParameterInfo& parameter) {
+  return parameter.role == ParameterRole::from_stream || parameter.role == ParameterRole::to_stream;
 }
 
 std::vector<std::string> OptimizerSpec::state_names() const {
@@ -27,7 +33,13 @@ std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config) {
            .torch_class = "AdamW",
            .settings = {"beta1", "beta2", "eps"},
            .state = {{"exp_avg"}, {"exp_avg_sq"}}},
-          {.name = "sgd", .torch_class = "SGD", .settings = {"momentum"}, .state = momentum}};
+          {.name = "sgd", .torch_class = "SGD", .settings = {"momentum"}, .state = momentum},
+          {.name = "muon",
+           .torch_class = "Muon",
+           .settings = {"beta1", "beta2", "eps", "momentum"},
+           .state = {{"momentum_buffer", StateScope::hidden_matrices},
+                     {"exp_avg", StateScope::other_parameters},
+                     {"exp_avg_sq", StateScope::other_parameters}}}};
 }
 
 OptimizerSpec optimizer_spec(const OptimizerConfig& config) {
@@ -37,10 +49,14 @@ OptimizerSpec optimizer_spec(const OptimizerConfig& config) {
   return *found;
 }
 
-int64_t state_bytes(const OptimizerConfig& config, int master_bytes) {
+int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes) {
   int64_t bytes = 0;
-  for (const StateTensor& tensor : optimizer_spec(config).state) bytes += element_bytes(tensor, master_bytes);
+  for (const StateTensor& tensor : optimizer_spec(config).state) bytes += tensor.has(parameter) ? master_bytes : 0;
   return bytes;
+}
+
+bool updates_as_a_whole(const OptimizerConfig& config, const ParameterInfo& parameter) {
+  return config.name == "muon" && is_hidden_matrix(parameter);
 }
 
 std::vector<std::string> optimizer_names() {

@@ -21,23 +21,24 @@ struct OptimizerConfig {
   std::string weight_decay_on = "matrices";  // or "all" parameters
 };
 
-/// The rules of a state tensor. A new rule is a new enumerator; the compiler then shows where it must be handled.
-enum class StateDtype { like_master };     // that of the master weights: float64 for training.dtype = "float64"
-enum class StateShape { like_parameter };  // one tensor for each parameter, with its shape and its sharding
+/// The parameters that have a state tensor. Hidden matrices are those between the embedding and the head.
+enum class StateScope { every_parameter, hidden_matrices, other_parameters };
 
-/// A state tensor that the optimizer keeps for each parameter. It is zero before the first step.
+/// A state tensor that the optimizer keeps for each parameter in its scope, with the parameter's shape and sharding and
+/// the dtype of its master weights. It is zero before the first step.
 struct StateTensor {
   std::string name;  // in a checkpoint "exp_avg" stands for one tensor exp_avg.PARAMETER for each parameter
-  StateDtype dtype = StateDtype::like_master;
-  StateShape shape = StateShape::like_parameter;
+  StateScope scope = StateScope::every_parameter;
+
+  bool has(const ParameterInfo& parameter) const;
 };
-/// Bytes of one element of the tensor, if an element of a master weight takes `master_bytes`.
-int element_bytes(const StateTensor& tensor, int master_bytes);
+/// True for the matrices of the blocks: projections of attention and of the MLP.
+bool is_hidden_matrix(const ParameterInfo& parameter);
 
 /// One optimizer: its names, the settings that it reads, and its state.
 struct OptimizerSpec {
   std::string name;         // in the run file
-  std::string torch_class;  // in torch.optim
+  std::string torch_class;  // in torch.optim, with its options where they matter
   std::vector<std::string> settings;  // keys of [optimizer] that not every optimizer reads
   std::vector<StateTensor> state;
 
@@ -48,8 +49,10 @@ struct OptimizerSpec {
 std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
 /// The optimizer that the settings name.
 OptimizerSpec optimizer_spec(const OptimizerConfig& config);
-/// Bytes of all state tensors for one element of a parameter, whose master weight takes `master_bytes`.
-int64_t state_bytes(const OptimizerConfig& config, int master_bytes);
+/// Bytes of all state tensors for one element of the parameter, whose master weight takes `master_bytes`.
+int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes);
+/// True if one rank must update all elements of the parameter, because the update of each reads all gradients.
+bool updates_as_a_whole(const OptimizerConfig& config, const ParameterInfo& parameter);
 /// The optimizers' names in the run file.
 std::vector<std::string> optimizer_names();
 

@@ -118,12 +118,9 @@ at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
 }
 
 at::Tensor Weights::owned_master(size_t parameter) const {
-  return has_all_masters() ? owned_part_of_shard(master(parameter), parameter) : owned_part(masters_, parameter);
-}
-
-at::Tensor Weights::owned_part(const at::Tensor& buffer, size_t parameter) const {
+  if (has_all_masters()) return owned_part_of_shard(master(parameter), parameter);
   const auto& part = owned_.part(parameter);
-  return buffer.narrow(0, part.offset, part.count);
+  return masters_.narrow(0, part.offset, part.count);
 }
 
 at::Tensor Weights::owned_part_of_shard(const at::Tensor& shard, size_t parameter) const {

@@ -59,11 +59,10 @@ class Weights {
   at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
   at::Tensor view(const at::Tensor& flat, size_t parameter) const;
 
-  /// The owned elements, and views of those of one parameter: its masters, and the same elements of a buffer of owned
-  /// elements or of a tensor with the parameter's shard. Each view has one dim.
+  /// The owned elements, and views of those of one parameter: its masters, and the same elements of a tensor with the
+  /// parameter's shard. Each view has one dim.
   const OwnedElements& owned() const { return owned_; }
   at::Tensor owned_master(size_t parameter) const;
-  at::Tensor owned_part(const at::Tensor& buffer, size_t parameter) const;
   at::Tensor owned_part_of_shard(const at::Tensor& shard, size_t parameter) const;
   /// True if masters() has the layout of values(), false if it is a buffer of owned elements.
   bool has_all_masters() const { return masters_.numel() == values_.numel(); }

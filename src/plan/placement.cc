@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/exact_sum.h"
 #include "config/from_config.h"
+#include "config/refusal.h"
 #include "parallel/pipeline/post_validation_plan.h"
 #include "schedule/barriers.h"
 #include "schedule/passes.h"
@@ -141,13 +143,15 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
   }
   held = placed(std::move(held), positions.weights, positions.regions);
   for (GradientBucket& bucket : held) {
-    std::vector<Range> parameters;
+    std::vector<ParameterBlocks> parameters;
     for (const int weight : bucket.weights) {
       const auto [first, end] = flat.members[static_cast<size_t>(weight)];
       const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
       for (size_t i = first; i < end; ++i) {
         const int64_t next = i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size;
-        parameters.push_back({flat.parameter_offsets[i], next});
+        const Range elements{flat.parameter_offsets[i], next};
+        const bool whole = updates_as_a_whole(plan.config.optimizer, plan.parameters[i]);
+        parameters.push_back({elements, std::max<int64_t>(1, whole ? elements.size() : kNormBlockElements)});
       }
     }
     bucket.cuts = chunk_cuts(bucket.elements, parameters, plan.mesh.group_size(bucket.axes));
@@ -193,6 +197,17 @@ void lay_out_parameters(ParameterPlacement& plan) {
   }
 }
 
+void refuse_sharded_matrices(const ParameterPlacement& plan) {
+  for (const ParameterInfo& parameter : plan.parameters) {
+    const bool is_sharded = !plan.groups[static_cast<size_t>(parameter.group)].split.empty();
+    if (!is_sharded || !updates_as_a_whole(plan.config.optimizer, parameter)) continue;
+    refuse(plan.config, "optimizer.name",
+           fmt::format("must be \"adamw\" or \"sgd\" with rows or columns of a tensor mesh, because an update of "
+                       "Muon reads a whole matrix, and {} is sharded", parameter.name),
+           {"parallelism.tensor_parallel_degree", "parallelism.tensor_parallel_mesh"});
+  }
+}
+
 void make_buckets(ParameterPlacement& plan) {
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
@@ -234,6 +249,7 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
   placement.parameters = parameter_table(placement.architecture);
   placement.gradient_axes = gradient_axes(placement);
   lay_out_parameters(placement);
+  refuse_sharded_matrices(placement);
   make_buckets(placement);
   placement.schedule = complete_schedule(placement);
   return placement;
@@ -272,6 +288,13 @@ std::vector<Range> ParameterPlacement::chunk_parts(int rank) const {
     }
   }
   return parts;
+}
+
+std::vector<Range> ParameterPlacement::owned_parts(int rank) const {
+  if (shards_optimizer()) return chunk_parts(rank);
+  std::vector<Range> all;
+  for (const ParameterInfo& parameter : parameters_of(rank)) all.push_back({0, parameter.shard_size()});
+  return all;
 }
 
 std::vector<Range> ParameterPlacement::counted_in_norm(int rank) const {

@@ -53,6 +53,8 @@ struct ParameterPlacement : Pipeline {
   /// By parameter: the part of the rank's shard that lies in the rank's chunk of its bucket, as a range of offsets. The
   /// chunks of all replicas of a shard together are the shard.
   std::vector<Range> chunk_parts(int rank) const;
+  /// The same for the elements whose optimizer state the rank keeps: all of its shard, or its part with zero_stage 1.
+  std::vector<Range> owned_parts(int rank) const;
   /// The same for the elements whose squares the rank adds to the gradient norm: each element counts on one rank only.
   std::vector<Range> counted_in_norm(int rank) const;
   /// The row of the schedule that the rank carries out.

@@ -77,19 +77,35 @@ int64_t statistics_bytes(const ParameterPlacement& plan) {
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 
+// Returns the bytes of the optimizer's state tensors.
+int64_t optimizer_bytes(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  const int master = master_bytes(plan.config);
+  int64_t bytes = 0;
+  std::vector<Range> owned;
+  for (const StateTensor& tensor : optimizer_spec(plan.config.optimizer).state) {
+    if (tensor.scope == StateScope::every_parameter) {
+      bytes += master * (plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
+      continue;
+    }
+    if (owned.empty()) owned = plan.owned_parts(rank);
+    for (size_t i = 0; i < owned.size(); ++i) bytes += tensor.has(plan.parameters[i]) ? master * owned[i].size() : 0;
+  }
+  return bytes;
+}
+
 MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard& held, const RowBytes& row,
                            int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   const int64_t owned = plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : elements;
-  const int64_t state = state_bytes(plan.config.optimizer, master);
+  const int64_t state = optimizer_bytes(plan, held, rank);
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = elements * element + (element == master ? 0 : owned * master),
           .gradients = elements * master,
-          .optimizer = owned * (undoes ? 2 * state + master : state),
+          .optimizer = undoes ? 2 * state + owned * master : state,
           .activations = row.kept,
           .working = row.all - row.kept + tables + told};
 }

@@ -164,10 +164,8 @@ void add_copies(Entries& entries, const ParameterPlacement& plan) {
       const int at = static_cast<int>(rank), here = plan.pipeline_rank(at);
       if (here != one && here != other) continue;
       const size_t held = here == one ? original : copy;
-      const int64_t elements =
-          plan.shards_optimizer() ? plan.chunk_parts(at)[held].size() : plan.parameters_of(at)[held].shard_size();
       entry.calls_per_rank[rank] = 1;
-      entry.bytes_per_rank[rank] = elements * master_bytes(plan.config);
+      entry.bytes_per_rank[rank] = plan.owned_parts(at)[held].size() * master_bytes(plan.config);
     }
     entries.push_back(std::move(entry));
   }

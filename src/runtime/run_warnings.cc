@@ -14,9 +14,13 @@ namespace fs = std::filesystem;
 
 int64_t checkpoint_bytes(const Plan& plan) {
   const int weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
-  const int64_t state = state_bytes(plan.config.optimizer, master);
-  const int64_t of_element = weight + state + (weight < master ? master : 0);
-  return plan.num_parameters() * of_element;
+  int64_t bytes = 0;
+  for (const ParameterInfo& parameter : plan.parameters) {
+    if (!parameter.copy_of.empty()) continue;
+    const int64_t state = state_bytes(plan.config.optimizer, parameter, master);
+    bytes += parameter.size() * (weight + state + (weight < master ? master : 0));
+  }
+  return bytes;
 }
 
 std::optional<int64_t> free_disk_bytes(const std::string& folder) {

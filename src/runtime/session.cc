@@ -203,12 +203,15 @@ void Session::gather_gradients() {
 }
 
 at::Tensor Session::master_shard(size_t parameter) const {
-  return weights_.has_all_masters() ? weights_.master(parameter) : shard_from_owned(weights_.masters(), parameter);
+  if (weights_.has_all_masters()) return weights_.master(parameter);
+  return shard_from_owned(weights_.masters(), weights_.owned(), parameter);
 }
 
-at::Tensor Session::shard_from_owned(const at::Tensor& buffer, size_t parameter) const {
+at::Tensor Session::shard_from_owned(const at::Tensor& buffer, const OwnedElements& owned, size_t parameter) const {
   const ParameterInfo& info = parts_.parameters[parameter];
-  if (!parts_.owned) return weights_.view(buffer, parameter);
+  const OwnedElements::Part& part = owned.part(parameter);
+  const at::Tensor own = buffer.narrow(0, part.offset, part.count);
+  if (!parts_.owned) return own.view(info.shard_shape());
   const at::Tensor whole = at::empty(info.shard_shape(), buffer.options());
   if (info.shard_size() == 0) return whole;
   const int64_t begin = weights_.flat().parameter_offsets[parameter];
@@ -220,7 +223,7 @@ at::Tensor Session::shard_from_owned(const at::Tensor& buffer, size_t parameter)
       const auto inside = [&](int64_t at) { return std::clamp<int64_t>(at - begin, 0, info.shard_size()); };
       counts.push_back(inside(chunk.end) - inside(chunk.begin));
     }
-    comm_.all_gather(whole, weights_.owned_part(buffer, parameter), bucket.axes, counts).wait();
+    comm_.all_gather(whole, own, bucket.axes, counts).wait();
     return whole;
   }
   throw LogicError("no bucket holds " + info.name);

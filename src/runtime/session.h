@@ -86,9 +86,9 @@ class Session {
   /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
   /// send nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
-  /// Returns this rank's shard of the parameter from a buffer of owned elements, to which all replicas contribute their
-  /// chunks. All ranks must call it together.
-  at::Tensor shard_from_owned(const at::Tensor& buffer, size_t parameter) const;
+  /// Returns this rank's shard of the parameter from a buffer of these owned elements, to which all replicas contribute
+  /// their chunks. All ranks must call it together.
+  at::Tensor shard_from_owned(const at::Tensor& buffer, const OwnedElements& owned, size_t parameter) const;
   /// Returns the masters of this rank's shard of the parameter. All ranks must call it together.
   at::Tensor master_shard(size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.

@@ -52,21 +52,35 @@ at::Tensor stored(const TensorSet& set, const std::string& name, const std::stri
 
 const std::string kMasterPrefix = "master.";
 
-std::vector<ExpectedTensor> wanted(const Weights& weights, const std::string& prefix) {
+// One tensor of a checkpoint for each parameter, or for each in the scope of a state tensor of the optimizer.
+struct StoredBuffer {
+  std::string prefix;                 // of the tensors' names
+  at::Tensor buffer;                  // this rank's part of all
+  const OwnedElements* owned = {};    // the elements of the buffer; null: it has the layout of the values
+  const StateTensor* state = {};      // null: every parameter has one
+
+  bool has(const ParameterInfo& parameter) const { return state == nullptr || state->has(parameter); }
+};
+
+std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredBuffer& buffer) {
   std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
-    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape});
+    if (p.copy_of.empty() && buffer.has(p)) want.push_back({buffer.prefix + p.name, p.shape});
   }
   return want;
 }
 
+StoredBuffer values_of(const Weights& weights) { return {.prefix = "", .buffer = weights.values()}; }
 bool keeps_masters(const Weights& weights) { return weights.values().scalar_type() != weights.masters().scalar_type(); }
 
-// Prefixes of tensor names in the optimizer file, with the buffers of owned elements that they belong to.
-std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
-  std::vector<std::pair<std::string, at::Tensor>> buffers;
-  for (const auto& [name, flat] : session.optimizer().state()) buffers.emplace_back(name + ".", flat);
-  if (keeps_masters(session.weights())) buffers.emplace_back(kMasterPrefix, session.weights().masters());
+// The buffers behind the optimizer file.
+std::vector<StoredBuffer> optimizer_buffers(Session& session) {
+  const Weights& weights = session.weights();
+  std::vector<StoredBuffer> buffers;
+  for (const Optimizer::State& state : session.optimizer().state()) {
+    buffers.push_back({state.name + ".", state.flat, &state.elements, &state});
+  }
+  if (keeps_masters(weights)) buffers.push_back({kMasterPrefix, weights.masters(), &weights.owned()});
   return buffers;
 }
 
@@ -75,18 +89,18 @@ std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& sessi
 class Collection {
  public:
   explicit Collection(Session& session) : session_(session), buffers_(optimizer_buffers(session)) {
-    buffers_.emplace(buffers_.begin(), "", session.weights().values());
+    buffers_.insert(buffers_.begin(), values_of(session.weights()));
   }
 
   /// On rank 0: the tensors of one buffer, each gathered when it is written.
   std::vector<TensorBytes> tensors(size_t buffer) {
-    const auto& [prefix, flat] = buffers_[buffer];
+    const StoredBuffer& stored = buffers_[buffer];
     std::vector<TensorBytes> tensors;
     const auto& parameters = session_.weights().parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i].copy_of.empty()) continue;
-      tensors.push_back({.name = prefix + parameters[i].name,
-                         .dtype = dtype_of(flat.scalar_type()),
+      if (!parameters[i].copy_of.empty() || !stored.has(parameters[i])) continue;
+      tensors.push_back({.name = stored.prefix + parameters[i].name,
+                         .dtype = dtype_of(stored.buffer.scalar_type()),
                          .shape = parameters[i].shape,
                          .make = [this, number = static_cast<int64_t>(buffer * parameters.size() + i)] {
                            whole_.reset();
@@ -109,14 +123,14 @@ class Collection {
   at::Tensor gathered(int64_t number) {
     const Weights& weights = session_.weights();
     const size_t count = weights.parameters().size(), at = static_cast<size_t>(number), parameter = at % count;
-    const at::Tensor& buffer = buffers_[at / count].second;
-    const bool is_values = at < count;
+    const auto& [prefix, buffer, owned, state] = buffers_[at / count];
     return session_.gather(
-        is_values ? weights.view(buffer, parameter) : session_.shard_from_owned(buffer, parameter), parameter);
+        owned == nullptr ? weights.view(buffer, parameter) : session_.shard_from_owned(buffer, *owned, parameter),
+        parameter);
   }
 
   Session& session_;
-  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // name prefix and buffer; first the values
+  std::vector<StoredBuffer> buffers_;  // first the values
   at::Tensor whole_;
 };
 
@@ -175,7 +189,7 @@ void load_weights(const std::string& directory, const Architecture& architecture
   const TensorSet set = open_hf_weights(directory);
   const std::vector<std::string> optional =
       architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-  check_tensors(set, wanted(weights, ""), directory, optional);
+  check_tensors(set, wanted(weights, values_of(weights)), directory, optional);
   if (!optional.empty() && set.contains("lm_head.weight") &&
       !stored(set, "lm_head.weight", directory).equal(stored(set, "model.embed_tokens.weight", directory))) {
     throw DataError(
@@ -205,10 +219,10 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   Weights& weights = session.weights();
   const TrainState state = load_train_state(checkpoint, plan, data);
   std::vector<ExpectedTensor> want;
-  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
-    for (auto& tensor : wanted(weights, prefix)) want.push_back(std::move(tensor));
+  for (const StoredBuffer& buffer : optimizer_buffers(session)) {
+    std::ranges::move(wanted(weights, buffer), std::back_inserter(want));
   }
-  check_tensors(checkpoint.weights, wanted(weights, ""), directory);
+  check_tensors(checkpoint.weights, wanted(weights, values_of(weights)), directory);
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
   // All tensors are looked up, and may be refused, before the first is copied.
@@ -217,21 +231,23 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   };
   std::vector<at::Tensor> masters;
   struct StoredState {
+    const Optimizer::State& tensor;
     size_t parameter;
-    at::Tensor buffer, shard;
+    at::Tensor shard;
   };
   std::vector<StoredState> states;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
     masters.push_back(keeps_masters(weights) ? shard_in_file(checkpoint.optimizer, kMasterPrefix, parameter)
                                              : shard_in_file(checkpoint.weights, "", parameter));
-    for (const auto& [name, buffer] : session.optimizer().state()) {
-      states.push_back({i, buffer, shard_in_file(checkpoint.optimizer, name + ".", parameter)});
+    for (const Optimizer::State& tensor : session.optimizer().state()) {
+      if (!tensor.has(parameter)) continue;
+      states.push_back({tensor, i, shard_in_file(checkpoint.optimizer, tensor.name + ".", parameter)});
     }
   }
   for (size_t i = 0; i < masters.size(); ++i) weights.set(i, masters[i]);
-  for (const auto& [parameter, buffer, shard] : states) {
-    weights.owned_part(buffer, parameter).copy_(weights.owned_part_of_shard(shard, parameter));
+  for (const auto& [tensor, parameter, shard] : states) {
+    tensor.part(parameter).copy_(weights.owned_part_of_shard(shard, parameter));
   }
   return state;
 }

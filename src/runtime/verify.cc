@@ -17,10 +17,14 @@
 namespace orthant {
 namespace {
 
+size_t index_in(const OracleTrace& oracle, const ParameterInfo& held) {
+  const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
+  return static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
+}
+
 // The rank's shard of a parameter, from one of the oracle's flat buffers.
 at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const ParameterInfo& held) {
-  const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
-  const auto index = static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
+  const size_t index = index_in(oracle, held);
   const auto& full = oracle.parameters[index];
   return shard_of(held, buffer.narrow(0, oracle.flat.parameter_offsets[index], full.size()).view(full.shape));
 }
@@ -53,12 +57,13 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
 void load_oracle_state(const OracleTrace& oracle, size_t step, Session& session) {
   Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
-    const auto shard = [&](const at::Tensor& unsharded) { return part_of(oracle, unsharded, weights.parameters()[p]); };
-    weights.set(p, shard(oracle.weights[step]));
+    const ParameterInfo& held = weights.parameters()[p];
+    weights.set(p, part_of(oracle, oracle.weights[step], held));
     const auto& state = session.optimizer().state();
     for (size_t s = 0; s < state.size(); ++s) {
-      weights.owned_part(state[s].flat, p)
-          .copy_(weights.owned_part_of_shard(shard(oracle.optimizer_state[step][s]), p));
+      if (!state[s].has(held)) continue;
+      const at::Tensor& unsharded = oracle.optimizer_state[step][s][index_in(oracle, held)];
+      state[s].part(p).copy_(weights.owned_part_of_shard(shard_of(held, unsharded), p));
     }
   }
 }
@@ -194,7 +199,13 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       require_finite(weight.empty(), step, ", after the update", weight);
       trace.weights.push_back(session.weights().masters().clone());
       auto& state = trace.optimizer_state.emplace_back();
-      for (const Optimizer::State& each : session.optimizer().state()) state.push_back(each.flat.clone());
+      for (const Optimizer::State& each : session.optimizer().state()) {
+        auto& tensors = state.emplace_back();
+        for (size_t p = 0; p < trace.parameters.size(); ++p) {
+          const ParameterInfo& parameter = trace.parameters[p];
+          tensors.push_back(each.has(parameter) ? each.part(p).clone().view(parameter.shape) : at::Tensor());
+        }
+      }
       report(step);
     }
   });

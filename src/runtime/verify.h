@@ -44,13 +44,14 @@ struct VerifyReport {
 };
 
 /// The run of one device, by step: the reference for every layout of the same model, data and training settings.
-/// Tensors are flat buffers. Weights and optimizer state are those after the update.
+/// Gradients and weights are flat buffers. Weights and optimizer state are those after the update.
 struct OracleTrace {
   std::vector<ParameterInfo> parameters;
   FlatLayout flat;
   std::vector<double> losses, norms;
   std::vector<at::Tensor> gradients, weights;
-  std::vector<std::vector<at::Tensor>> optimizer_state;  // of each step in the order of Optimizer::state()
+  // By step, then in the order of Optimizer::state(), then by parameter; undefined if it has no such state.
+  std::vector<std::vector<std::vector<at::Tensor>>> optimizer_state;
 };
 
 /// Called with the number of steps done, first by the oracle, then by the layout: once with 0, then after each step.

@@ -89,6 +89,7 @@ std::vector<Feature> make_features() {
       schedule(),
       {"recompute", {{"recompute", {"activation_checkpoint.mode=full"}}}},
       {"dtype", {{"float32", {"training.dtype=float32"}}, {"bfloat16", {"training.dtype=bfloat16"}}}},
+      {"optimizer", {{"SGD", {"optimizer.name=sgd"}}, {"Muon", {"optimizer.name=muon"}}}},
       {"tied", {{"tied", {"model.tie_word_embeddings=true"}}}},
       {"biases",
        {{"attention biases", {"model.attention_bias=true"}},

@@ -169,6 +169,8 @@ std::vector<Case> planned_cases() {
       Case{"uneven", {"--training.global_batch_size=13"}},
       Case{"zero_1", {"--run.ranks=4", "--parallelism.zero_stage=1"}},
       Case{"zero_1_bfloat16_recompute", {"--parallelism.zero_stage=1", kHalf, kFull}},
+      Case{"muon", {"--optimizer.name=muon"}},
+      Case{"muon_zero_1", {"--optimizer.name=muon", "--run.ranks=4", "--parallelism.zero_stage=1"}},
       Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}}, Case{"losses", kLosses},
       Case{"bfloat16_losses", with(kLosses, kHalf)}, Case{"tensor_sequence_losses", one_dimension(2, kLosses)},
       Case{"mesh_2x2x1_losses", mesh(2, 2, 1, kLosses)}, Case{"biases", kBiases},

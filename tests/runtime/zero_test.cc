@@ -102,7 +102,8 @@ SWEEP_TEST(Zero, StageOneHasTheBitsOfStageZero) {
 TEST(Zero, OptimizersAndUnevenSizes) {
   const Words odd = {"model.hidden_size=20", "model.intermediate_size=33", "model.head_dim=6"};
   for (const Words& keys : {odd, Words{"optimizer.name=sgd"}, Words{"optimizer.name=sgd", "optimizer.momentum=0"},
-                            Words{"training.dtype=float64", "model.dropout=0.1"}}) {
+                            Words{"training.dtype=float64", "model.dropout=0.1"}, Words{"optimizer.name=muon"},
+                            Words{"optimizer.name=muon", "training.dtype=bfloat16"}}) {
     const TinyRun run(with({"training.dtype=float32"}, keys));
     const Trained want = trained(run.plan(3, {kSmallBuckets}), run, {.steps = 4});
     expect_same_bits(trained(run.plan(3, {kSmallBuckets, kStage1}), run, {.steps = 4}), want, keys.front());
@@ -121,6 +122,30 @@ TEST(Zero, TheStateOfAllRanksTogetherIsThatOfOne) {
     EXPECT_EQ(rank.optimizer_state[0].numel() * 8, four.memory[static_cast<size_t>(&rank - ranks.data())].optimizer);
   }
   EXPECT_EQ(elements, whole[0].optimizer_state[0].numel());
+}
+
+// With Muon one rank owns all of a matrix, and no rank more than its part and the largest matrix. All ranks together
+// have the planned bytes: a momentum for each matrix, two moments for the rest.
+TEST(Zero, MuonKeepsMatricesWhole) {
+  const TinyRun run({"training.dtype=float32", "optimizer.name=muon"});
+  const Plan plan = run.plan(3, {kStage1, kSmallBuckets});
+  int64_t planned = 0, expected = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    planned += plan.memory[static_cast<size_t>(rank)].optimizer;
+    const std::vector<Range> owned = plan.owned_parts(rank);
+    for (size_t p = 0; p < owned.size(); ++p) {
+      const ParameterInfo& parameter = plan.parameters[p];
+      const bool is_cut = owned[p].size() > 0 && owned[p].size() < parameter.size();
+      EXPECT_FALSE(is_hidden_matrix(parameter) && is_cut) << parameter.name;
+      expected += owned[p].size() * (is_hidden_matrix(parameter) ? 4 : 8);
+    }
+  }
+  EXPECT_EQ(planned, expected);
+  int64_t elements = 0;
+  for (const ParameterInfo& parameter : plan.parameters) {
+    elements += parameter.size() * (is_hidden_matrix(parameter) ? 4 : 8);
+  }
+  EXPECT_EQ(planned, elements);
 }
 
 TEST(Zero, ACheckpointOfOneStageContinuesUnderAnother) {

@@ -2,7 +2,6 @@
 #include "parallel/data/plan.h"
 
 #include "base/errors.h"
-#include "base/exact_sum.h"
 
 #include <algorithm>
 #include <utility>
@@ -56,14 +55,18 @@ std::vector<int64_t> GradientBucket::chunk_sizes() const {
   return sizes;
 }
 
-std::vector<int64_t> chunk_cuts(Range elements, std::span<const Range> parameters, int ranks) {
+std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters, int ranks) {
   std::vector<int64_t> cuts{elements.begin};
   for (int i = 1; i < ranks; ++i) {
     const int64_t wanted = elements.begin + shard(elements.size(), ranks, i).begin;
-    const auto after = std::ranges::upper_bound(parameters, wanted, {}, &Range::begin);
-    const Range parameter = after == parameters.begin() ? elements : *(after - 1);
-    const int64_t blocks = (wanted - parameter.begin + kNormBlockElements / 2) / kNormBlockElements;
-    cuts.push_back(std::min(parameter.begin + blocks * kNormBlockElements, parameter.end));
+    const auto after = std::ranges::upper_bound(parameters, wanted, {}, [](const auto& p) { return p.elements.begin; });
+    if (after == parameters.begin()) {  // before the first parameter
+      cuts.push_back(elements.begin);
+      continue;
+    }
+    const auto& [parameter, block] = *(after - 1);
+    const int64_t blocks = (wanted - parameter.begin + block / 2) / block;
+    cuts.push_back(std::min(parameter.begin + blocks * block, parameter.end));
   }
   cuts.push_back(elements.end);
   return cuts;

@@ -202,26 +202,29 @@ TEST(GradientBuckets, KeepWeightsAloneThatMustBe) {
   }
 }
 
-// Chunks tile the bucket in order, no block of a parameter has two owners, and each chunk differs from an equal
-// division by less than a block. The control cuts inside a block.
+// Chunks tile the bucket in order, no block of a parameter has two owners, and each cut differs from an equal division
+// by at most half a block. A block may be a whole parameter. The control cuts inside a block.
 TEST(ChunkCuts, TileTheBucketInWholeBlocks) {
   std::mt19937_64 random(14);
-  const auto splits_a_block = [](const std::vector<int64_t>& cuts, const std::vector<Range>& parameters) {
+  const auto splits_a_block = [](const std::vector<int64_t>& cuts, const std::vector<ParameterBlocks>& parameters) {
     for (const int64_t cut : cuts) {
-      for (const Range& p : parameters) {
-        if (p.begin < cut && cut < p.end && (cut - p.begin) % kNormBlockElements != 0) return true;
+      for (const auto& [p, block] : parameters) {
+        if (p.begin < cut && cut < p.end && (cut - p.begin) % block != 0) return true;
       }
     }
     return false;
   };
   for (int i = 0; i < 3000; ++i) {
     Range elements{static_cast<int64_t>(random() % 1000), 0};
-    std::vector<Range> parameters;
+    std::vector<ParameterBlocks> parameters;
+    int64_t largest = kNormBlockElements;
     elements.end = elements.begin;
     for (uint64_t p = random() % 6 + 1; p-- > 0;) {
       const int64_t begin = elements.end + static_cast<int64_t>(random() % 2 * 32);
       elements.end = begin + static_cast<int64_t>(random() % 5000 + 1);
-      parameters.push_back({begin, elements.end});
+      const bool whole = random() % 3 == 0;
+      parameters.push_back({{begin, elements.end}, whole ? elements.end - begin : kNormBlockElements});
+      largest = std::max(largest, parameters.back().block);
     }
     const int ranks = static_cast<int>(random() % 9 + 1);
     const std::vector<int64_t> cuts = chunk_cuts(elements, parameters, ranks);
@@ -232,10 +235,10 @@ TEST(ChunkCuts, TileTheBucketInWholeBlocks) {
     ASSERT_FALSE(splits_a_block(cuts, parameters));
     for (int k = 1; k < ranks; ++k) {
       const int64_t equal = elements.begin + shard(elements.size(), ranks, k).begin;
-      ASSERT_LE(std::abs(cuts[static_cast<size_t>(k)] - equal), kNormBlockElements / 2);
+      ASSERT_LE(std::abs(cuts[static_cast<size_t>(k)] - equal), (largest + 1) / 2);
     }
   }
-  const std::vector<Range> one = {{0, 1000}};
+  const std::vector<ParameterBlocks> one = {{{0, 1000}, kNormBlockElements}};
   EXPECT_EQ(chunk_cuts({0, 1000}, one, 3), (std::vector<int64_t>{0, 256, 768, 1000}));
   EXPECT_TRUE(splits_a_block({0, 300, 1000}, one));
 }
