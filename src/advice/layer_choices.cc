@@ -45,7 +45,19 @@ struct Layer {
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
   // Returns the bytes of master weights and optimizer state.
   int64_t optimizer() const { return parameters * master + optimizer_state; }
-  int64_t state() const { return optimizer() + working_copy() + gradients(); }
+  // Returns the bytes of weights, gradients and optimizer state. ZeRO 1 shards the state, and masters of their own
+  // dtype.
+  int64_t state(bool shards_optimizer = false) const {
+    if (!shards_optimizer) return optimizer() + working_copy() + gradients();
+    const int64_t masters = element == master ? 0 : parameters * master;
+    return (masters + optimizer_state) / ranks + parameters * element + gradients();
+  }
+  // Returns the bytes that the busiest rank sends for gradients and weights. ZeRO 1 gathers the weights.
+  int64_t parameter_bytes(bool shards_optimizer) const {
+    if (!shards_optimizer) return sent(CollectiveKind::all_reduce, parameters) * master;
+    return sent(CollectiveKind::reduce_scatter, parameters) * master + gathered_weights();
+  }
+  int64_t gathered_weights() const { return sent(CollectiveKind::all_gather, parameters) * element; }
   // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
     const int64_t row = tokens * element, stream = row * a.hidden_size;
@@ -92,8 +104,8 @@ void set_not_comparable(LayerChoice& choice, std::string remark) {
 LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
   const auto& t = layer.plan.config.training;
-  choice.parameter_bytes = layer.sent(CollectiveKind::all_reduce, layer.parameters) * layer.master;
-  choice.state_bytes = layer.state();
+  choice.parameter_bytes = layer.parameter_bytes(layer.plan.shards_optimizer());
+  choice.state_bytes = layer.state(layer.plan.shards_optimizer());
   const auto sizes = microbatch_sizes(make_data_shard(t.global_batch_size, t.local_batch_size, data, 0));
   const int64_t largest = layer.largest_microbatch(data);
   for (int u = 0; u < cut.ulysses; ++u) {
@@ -144,20 +156,28 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   return cuts;
 }
 
-// Adds ZeRO on top of data parallelism over all ranks. Stages 1 and 2 send equally many bytes and share a row, which
-// has the memory of stage 2. Stage 3 has another row. Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
+// Adds ZeRO on top of data parallelism over all ranks, unless the plan has stage 1 already: stage 1, and the two stages
+// that cannot be run yet. With one microbatch stages 1 and 2 send equally many bytes. Rajbhandari et al. 2020 (arXiv
+// 1910.02054), section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
+  if (!layer.plan.shards_optimizer()) {
+    LayerChoice one = data;
+    one.name = fmt::format("data {}, ZeRO 1", n);
+    one.parameter_bytes = layer.parameter_bytes(true);
+    one.state_bytes = layer.state(true);
+    one.chosen = false;
+    choices.push_back(one);
+  }
   LayerChoice two = data;
   two.name = fmt::format("data {}, ZeRO 2", n);
-  const int64_t gathered = layer.sent(CollectiveKind::all_gather, layer.parameters) * layer.element;
-  two.parameter_bytes = layer.sent(CollectiveKind::reduce_scatter, layer.parameters) * layer.master + gathered;
+  two.parameter_bytes = layer.parameter_bytes(true);
   two.state_bytes = (layer.optimizer() + layer.gradients()) / n + layer.parameters * layer.element;
   set_not_comparable(two, kNotBuilt);
   two.chosen = false;
   LayerChoice three = two;
   three.name = fmt::format("data {}, ZeRO 3", n);
-  three.parameter_bytes += gathered;
+  three.parameter_bytes += layer.gathered_weights();
   three.state_bytes = layer.state() / n;
   choices.push_back(two);
   choices.push_back(three);

@@ -174,14 +174,15 @@ const Key kTable[] = {
   KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
       "full: keep only the input of each block, and recompute the rest in backward"),
 
-  KEY(optimizer, name, one_of(optimizer_names()), "", "update rule, as in torch.optim; muon orthogonalizes the matrices of the blocks, AdamW updates the rest"),
+  KEY(optimizer, name, one_of(optimizer_names()), "",
+      "update rule, as in torch.optim; with muon for the matrices of the blocks, AdamW updates the rest"),
   KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
-  KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment (adamw; muon: of what it leaves to AdamW)"),
+  KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment (adamw, muon)"),
   KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment (adamw, muon)"),
   KEY(optimizer, eps, above(0), "", "added to the root of the second moment (adamw, muon)"),
   KEY(optimizer, momentum, from_to_below(0, 1), "", "decay of the momentum buffer (sgd, muon); 0 = no buffer for sgd"),
   KEY(optimizer, weight_decay, at_least(0), "",
-      "decoupled with adamw; added to the gradient with sgd"),
+      "decoupled with adamw and muon; added to the gradient with sgd"),
   KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
       "parameters that decay: matrices, without norm gains and biases; or all parameters"),
 

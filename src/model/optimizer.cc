@@ -117,7 +117,8 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
   const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
   std::vector<T*> state;
   for (const State& each : state_) {
-    if (each.has(weights_.parameters()[parameter])) state.push_back(each.part(parameter).template mutable_data_ptr<T>());
+    if (!each.has(weights_.parameters()[parameter])) continue;
+    state.push_back(each.part(parameter).template mutable_data_ptr<T>());
   }
   step_slice<T>(config_,
                 {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),

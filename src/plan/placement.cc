@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/exact_sum.h"
 #include "config/from_config.h"
-#include "config/refusal.h"
 #include "parallel/pipeline/post_validation_plan.h"
 #include "schedule/barriers.h"
 #include "schedule/passes.h"
@@ -197,17 +196,6 @@ void lay_out_parameters(ParameterPlacement& plan) {
   }
 }
 
-void refuse_sharded_matrices(const ParameterPlacement& plan) {
-  for (const ParameterInfo& parameter : plan.parameters) {
-    const bool is_sharded = !plan.groups[static_cast<size_t>(parameter.group)].split.empty();
-    if (!is_sharded || !updates_as_a_whole(plan.config.optimizer, parameter)) continue;
-    refuse(plan.config, "optimizer.name",
-           fmt::format("must be \"adamw\" or \"sgd\" with rows or columns of a tensor mesh, because an update of "
-                       "Muon reads a whole matrix, and {} is sharded", parameter.name),
-           {"parallelism.tensor_parallel_degree", "parallelism.tensor_parallel_mesh"});
-  }
-}
-
 void make_buckets(ParameterPlacement& plan) {
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
@@ -249,7 +237,6 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
   placement.parameters = parameter_table(placement.architecture);
   placement.gradient_axes = gradient_axes(placement);
   lay_out_parameters(placement);
-  refuse_sharded_matrices(placement);
   make_buckets(placement);
   placement.schedule = complete_schedule(placement);
   return placement;

@@ -46,8 +46,6 @@ struct ParameterPlacement : Pipeline {
   std::vector<std::pair<size_t, size_t>> copies() const;
   /// All buckets, with their ranges and chunks in the rank's gradient buffer; buckets of other ranks' stages are empty.
   std::vector<GradientBucket> buckets_of(int rank) const;
-  /// True if each rank keeps the optimizer's state of its own chunks only (zero_stage 1).
-  bool shards_optimizer() const { return config.parallelism.zero_stage > 0; }
   /// The lowest rank that holds the same parameter shards.
   int replica_leader(int rank) const;
   /// By parameter: the part of the rank's shard that lies in the rank's chunk of its bucket, as a range of offsets. The

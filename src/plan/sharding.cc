@@ -96,8 +96,11 @@ std::string Sharding::mesh_text() const {
 
 std::string Sharding::mesh_and_kind() const {
   const auto origin = config.origins.find("parallelism.tensor_parallel_kind");
-  if (origin == config.origins.end() || origin->second != kChosenByAuto) return mesh_text();
-  return fmt::format("{} (\"{}\", {})", mesh_text(), config.parallelism.tensor_parallel_kind, kChosenByAuto);
+  std::string text = mesh_text();
+  if (origin != config.origins.end() && origin->second == kChosenByAuto) {
+    text += fmt::format(" (\"{}\", {})", config.parallelism.tensor_parallel_kind, kChosenByAuto);
+  }
+  return shards_optimizer() ? text + ", ZeRO 1" : text;
 }
 
 int64_t Sharding::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }

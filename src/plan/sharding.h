@@ -60,6 +60,8 @@ struct Sharding {
   std::string mesh_text() const;
   /// The same. If tensor_parallel_kind was "auto", the text names the selected kind.
   std::string mesh_and_kind() const;
+  /// True if each rank keeps the optimizer's state of its own chunks of the parameters only (zero_stage 1).
+  bool shards_optimizer() const { return config.parallelism.zero_stage > 0; }
 };
 
 /// Shards the run; a pure function of config and facts. Throws ConfigError if the mesh cannot train the model and

@@ -57,7 +57,7 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[model]\nrope_theta = nan", "model.rope_theta = nan (run.toml:2:14) is not a number"},
       {"[optimizer]\nlr = inf", "optimizer.lr = inf (run.toml:2:6) is not finite"},
       {"[optimizer]\nname = \"adam\"",
-       "optimizer.name = 'adam' (run.toml:2:8) must be \"adamw\" or \"sgd\"; did you mean \"adamw\"?"},
+       "optimizer.name = 'adam' (run.toml:2:8) must be \"adamw\", \"sgd\" or \"muon\"; did you mean \"adamw\"?"},
       {"[parallelism]\ntensor_parallel_kind = \"3d\"",
        "parallelism.tensor_parallel_kind = '3d' (run.toml:2:24) must be \"1d\", \"2d\", \"2.5d\" or \"auto\""},
       {"[parallelism]\ntensor_parallel_kind = 2.5d # Tesseract",

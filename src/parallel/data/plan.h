@@ -62,15 +62,15 @@ struct GradientBucket {
   std::vector<int64_t> chunk_sizes() const;
 };
 
-/// The elements of a parameter in a bucket. Its owners may meet only between blocks, counted from its begin: a block has
-/// kNormBlockElements, or all elements if one rank must own the parameter.
+/// The elements of a parameter in a bucket. Its owners may meet only between blocks, counted from its begin. A block
+/// has kNormBlockElements elements, or all if one rank must own the parameter.
 struct ParameterBlocks {
   Range elements;
   int64_t block;
 };
 
-/// Divides the elements among `ranks` positions. Each cut is the border of a block that is nearest to an equal division.
-/// So no block of the gradient norm has two owners, and nothing is padded. parameters: in ascending order.
+/// Divides the elements among `ranks` positions. Each cut is the border of a block that is nearest to an equal
+/// division. So no block of the gradient norm has two owners, and nothing is padded. parameters: in ascending order.
 /// Example: a parameter of 1,000 elements in blocks of 256 and 3 ranks give [0, 256), [256, 768), [768, 1000).
 std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters, int ranks);
 
