@@ -45,12 +45,11 @@ struct Layer {
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
   // Returns the bytes of master weights and optimizer state.
   int64_t optimizer() const { return parameters * master + optimizer_state; }
-  // Returns the bytes of weights, gradients and optimizer state. ZeRO 1 shards the state, and masters of their own
-  // dtype.
+  // Returns the bytes that ZeRO 1 shards: the optimizer's state, and masters of another dtype than the weights.
+  int64_t shardable() const { return optimizer_state + (element == master ? 0 : parameters * master); }
+  // Returns the bytes of weights, gradients and optimizer state.
   int64_t state(bool shards_optimizer = false) const {
-    if (!shards_optimizer) return optimizer() + working_copy() + gradients();
-    const int64_t masters = element == master ? 0 : parameters * master;
-    return (masters + optimizer_state) / ranks + parameters * element + gradients();
+    return (shards_optimizer ? shardable() / ranks : shardable()) + parameters * element + gradients();
   }
   // Returns the bytes that the busiest rank sends for gradients and weights. ZeRO 1 gathers the weights.
   int64_t parameter_bytes(bool shards_optimizer) const {
@@ -103,6 +102,7 @@ void set_not_comparable(LayerChoice& choice, std::string remark) {
 
 LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
+  if (layer.plan.shards_optimizer()) choice.name += ", ZeRO 1";
   const auto& t = layer.plan.config.training;
   choice.parameter_bytes = layer.parameter_bytes(layer.plan.shards_optimizer());
   choice.state_bytes = layer.state(layer.plan.shards_optimizer());
@@ -157,8 +157,8 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
 }
 
 // Adds ZeRO on top of data parallelism over all ranks, unless the plan has stage 1 already: stage 1, and the two stages
-// that cannot be run yet. With one microbatch stages 1 and 2 send equally many bytes. Rajbhandari et al. 2020 (arXiv
-// 1910.02054), section 7.
+// that cannot be run yet, which reduce gradients, and gather weights in stage 3, for every microbatch. Rajbhandari et al.
+// 2020 (arXiv 1910.02054), section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   if (!layer.plan.shards_optimizer()) {
@@ -171,13 +171,16 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
   }
   LayerChoice two = data;
   two.name = fmt::format("data {}, ZeRO 2", n);
-  two.parameter_bytes = layer.parameter_bytes(true);
-  two.state_bytes = (layer.optimizer() + layer.gradients()) / n + layer.parameters * layer.element;
+  const auto& t = layer.plan.config.training;
+  const int64_t microbatches = num_microbatches(t.global_batch_size, t.local_batch_size, n);
+  const int64_t reduced = layer.parameter_bytes(true) - layer.gathered_weights();
+  two.parameter_bytes = microbatches * reduced + layer.gathered_weights();
+  two.state_bytes = (layer.shardable() + layer.gradients()) / n + layer.parameters * layer.element;
   set_not_comparable(two, kNotBuilt);
   two.chosen = false;
   LayerChoice three = two;
   three.name = fmt::format("data {}, ZeRO 3", n);
-  three.parameter_bytes += layer.gathered_weights();
+  three.parameter_bytes = microbatches * (reduced + 2 * layer.gathered_weights());
   three.state_bytes = layer.state() / n;
   choices.push_back(two);
   choices.push_back(three);

@@ -1,4 +1,4 @@
-// Sums of non-negative numbers that are exact, so that their bits depend on no order and on no assignment to ranks.
+// Sums of non-negative numbers in fixed point: the same bits in every order and for every assignment to ranks.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace orthant {
 
-/// Elements of a parameter's shard whose squares are summed in double before they are added to an ExactSum. The
-/// gradient norm has the same bits on all ranks and in all layouts that do not cut such a block.
+/// Number of elements in a block of a parameter's shard. Squares inside a block are summed in double, and the sums of
+/// blocks are added to an ExactSum. Equal gradients have the same norm in all layouts that do not cut a block.
 inline constexpr int64_t kNormBlockElements = 256;
 
 /// A sum of non-negative doubles in fixed point, from 2^-320 to 2^320. Digits below that range are dropped from each
@@ -21,7 +21,8 @@ class ExactSum {
 
   /// Adds the value. It must not be negative.
   void add(double value);
-  /// The sum as integers below 2^32, the digits to the base 2^32 from the lowest, and what exceeds the range.
+  /// The 20 digits of the sum to the base 2^32, the lowest first; then infinity or NaN if the range was exceeded, else
+  /// 0.
   std::array<double, kNumbers> numbers() const;
   /// Adds sums of numbers().
   void add(std::span<const double, kNumbers> numbers);

@@ -175,7 +175,8 @@ const Key kTable[] = {
       "full: keep only the input of each block, and recompute the rest in backward"),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
-      "update rule, as in torch.optim; with muon for the matrices of the blocks, AdamW updates the rest"),
+      "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
+      "\"match_rms_adamw\", and all other parameters by AdamW"),
   KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
   KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment (adamw, muon)"),
   KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment (adamw, muon)"),
@@ -207,7 +208,7 @@ const Key kTable[] = {
       "replicas of the model, each with its shard of the batch; -1 = the remaining ranks",
       "replicas of the model; -1 = the rest"),
   KEY(parallelism, zero_stage, between(0, 3), "",
-      "state sharded over the ranks that hold the same parameters: 1 optimizer state, 2 also gradients, 3 also "
+      "state sharded over the ranks that sum a parameter's gradient: 1 optimizer state, 2 also gradients, 3 also "
       "weights; this version: 0 or 1"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",

@@ -7,10 +7,11 @@
 
 namespace orthant {
 
-/// A matrix [rows, cols] nearly U V^T for m = U S V^T: its singular values lie near 1. Five Newton-Schulz iterations
-/// X <- a X + (b A + c A^2) X with A = X X^T, on m divided by its Frobenius norm, in m's dtype.
+/// Returns nearly U V^T for m = U S V^T: a matrix [rows, cols] whose singular values lie near 1. It runs five
+/// Newton-Schulz iterations X <- a X + (b A + c A^2) X with A = X X^T on m divided by its Frobenius norm, in m's dtype.
 at::Tensor orthogonalized(const at::Tensor& m);
 
+/// One matrix with its hyperparameters.
 struct MuonStep {
   at::Tensor weights;          // [rows, cols], updated
   at::Tensor gradient;         // not changed
@@ -18,10 +19,10 @@ struct MuonStep {
   double lr, momentum, weight_decay;
   double gradient_scale = 1.0;  // factor applied to the gradient first; the clip factor
 };
-/// torch.optim.Muon with Nesterov momentum and adjust_lr_fn = "match_rms_adamw", but in the weights' dtype:
-/// b = momentum b + (1 - momentum) g, u = momentum b + (1 - momentum) g, w *= 1 - lr decay,
-/// w -= lr 0.2 sqrt(max(rows, cols)) orthogonalized(u). So the update has the size of AdamW's, and both can have one
-/// learning rate.
+/// Updates the matrix as torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but iterates in the weights' dtype
+/// instead of bfloat16. With momentum p: the buffer becomes b = p b + (1 - p) g; then u = p b + (1 - p) g (Nesterov),
+/// w *= 1 - lr decay, and w -= lr 0.2 sqrt(max(rows, cols)) orthogonalized(u). So the update has the size of AdamW's,
+/// and both can have one learning rate.
 void muon(const MuonStep& step);
 
 }  // namespace orthant

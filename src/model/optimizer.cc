@@ -68,7 +68,7 @@ OwnedElements elements_of(const StateTensor& tensor, const Weights& weights) {
   return {weights.flat(), weights.parameters(), std::move(chunks)};
 }
 
-// The elementwise update rules, by name of the optimizer. Muon updates what is not a hidden matrix by AdamW.
+// The elementwise update rules, by name of the optimizer. With Muon, AdamW updates all but the hidden matrices.
 template <class T>
 void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
   if (config.name == "adamw" || config.name == "muon") return step_adamw(config, slice);
@@ -96,7 +96,7 @@ void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   const bool is_double = weights_.masters().scalar_type() == at::kDouble;
   for (size_t parameter = 0; parameter < weights_.parameters().size(); ++parameter) {
     if (weights_.owned().part(parameter).count == 0) continue;
-    if (updates_as_a_whole(config_, weights_.parameters()[parameter])) {
+    if (requires_single_owner(config_, weights_.parameters()[parameter])) {
       step_matrix(parameter, lr, gradient_scale);
     } else if (is_double) {
       step_elements<double>(parameter, step, lr, gradient_scale);

@@ -22,7 +22,7 @@ class Optimizer {
   /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
 
-  /// One entry of OptimizerSpec::state: the owned elements of the parameters in its scope, and their buffer.
+  /// One state tensor for all parameters in its scope. `flat` has the owned elements of these, chunk after chunk.
   struct State : StateTensor {
     OwnedElements elements;
     at::Tensor flat;
@@ -43,8 +43,8 @@ class Optimizer {
   std::vector<State> state_;
 };
 
-/// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. Both are
-/// multiples of kNormBlockElements, or the range ends with the shard.
+/// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. `begin` must be
+/// a multiple of kNormBlockElements, and so must `count` unless the range ends with the shard.
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum);
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 /// It is 1 when max_norm is 0.

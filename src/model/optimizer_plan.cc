@@ -55,7 +55,7 @@ int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& paramete
   return bytes;
 }
 
-bool updates_as_a_whole(const OptimizerConfig& config, const ParameterInfo& parameter) {
+bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter) {
   return config.name == "muon" && is_hidden_matrix(parameter);
 }
 

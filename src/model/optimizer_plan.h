@@ -21,7 +21,8 @@ struct OptimizerConfig {
   std::string weight_decay_on = "matrices";  // or "all" parameters
 };
 
-/// The parameters that have a state tensor. Hidden matrices are those between the embedding and the head.
+/// The parameters that have a state tensor. Hidden matrices are the projections of attention and of the MLP, without
+/// those of Linformer.
 enum class StateScope { every_parameter, hidden_matrices, other_parameters };
 
 /// A state tensor that the optimizer keeps for each parameter in its scope, with the parameter's shape and sharding and
@@ -32,13 +33,12 @@ struct StateTensor {
 
   bool has(const ParameterInfo& parameter) const;
 };
-/// True for the matrices of the blocks: projections of attention and of the MLP.
 bool is_hidden_matrix(const ParameterInfo& parameter);
 
 /// One optimizer: its names, the settings that it reads, and its state.
 struct OptimizerSpec {
   std::string name;         // in the run file
-  std::string torch_class;  // in torch.optim, with its options where they matter
+  std::string torch_class;  // in torch.optim; the name under which TensorBoard's files describe the run
   std::vector<std::string> settings;  // keys of [optimizer] that not every optimizer reads
   std::vector<StateTensor> state;
 
@@ -51,8 +51,9 @@ std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
 OptimizerSpec optimizer_spec(const OptimizerConfig& config);
 /// Bytes of all state tensors for one element of the parameter, whose master weight takes `master_bytes`.
 int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes);
-/// True if one rank must update all elements of the parameter, because the update of each reads all gradients.
-bool updates_as_a_whole(const OptimizerConfig& config, const ParameterInfo& parameter);
+/// True if one rank must update the full parameter, because the update of each element reads the gradients of all its
+/// elements.
+bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter);
 /// The optimizers' names in the run file.
 std::vector<std::string> optimizer_names();
 

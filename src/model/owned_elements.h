@@ -13,17 +13,17 @@ namespace orthant {
 using FlatChunks = std::vector<std::pair<int64_t, int64_t>>;
 
 /// The chunks of a flat buffer that this rank owns. A buffer of owned elements holds them one after the other. If the
-/// rank owns all elements, that buffer has the layout of the flat buffer.
+/// rank owns all elements of the flat buffer, both have the same layout.
 class OwnedElements {
  public:
-  /// No parameter may lie in two chunks.
+  /// A parameter must lie in at most one chunk (LogicError).
   OwnedElements(const FlatLayout& flat, const std::vector<ParameterInfo>& parameters, FlatChunks chunks);
 
   const FlatChunks& chunks() const { return chunks_; }
   int64_t elements() const { return elements_; }
 
   /// The part of a parameter that the rank owns: `count` elements from `begin` on, counted in this rank's shard of it.
-  /// `offset` is their place in a buffer of owned elements.
+  /// `offset` is their position in a buffer of owned elements.
   struct Part {
     int64_t begin = 0, count = 0, offset = 0;
   };

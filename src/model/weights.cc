@@ -80,7 +80,8 @@ void Weight::add_weight_product(std::function<void()> product) const {
 Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, std::optional<FlatChunks> owned)
     : parameters_(std::move(parameters)),
       flat_(flat_layout(parameters_)),
-      owned_(flat_, parameters_, owned ? std::move(*owned) : FlatChunks{{0, flat_.elements}}) {
+      owned_(flat_, parameters_, owned ? *owned : FlatChunks{{0, flat_.elements}}),
+      has_all_masters_(!owned || working != at::kBFloat16) {
   const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
   gradients_ = at::zeros({flat_.elements}, master_dtype);
   values_ = at::zeros({flat_.elements}, working);
@@ -143,8 +144,8 @@ void Weights::set(size_t parameter, const at::Tensor& shard) {
 
 void Weights::initialize(uint64_t seed) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const bool in_place = values_.is_same(masters_);
-    const at::Tensor target = in_place ? master(i) : at::empty(parameters_[i].shard_shape(), masters_.options());
+    const at::Tensor target =
+        has_all_masters_ ? master(i) : at::empty(parameters_[i].shard_shape(), masters_.options());
     if (parameters_[i].init_std == 0) {
       target.fill_(parameters_[i].is_bias() ? 0.0 : 1.0);
     } else if (target.scalar_type() == at::kDouble) {
@@ -152,8 +153,9 @@ void Weights::initialize(uint64_t seed) {
     } else {
       fill(target.mutable_data_ptr<float>(), seed, parameters_[i]);
     }
-    if (!in_place) set(i, target);
+    if (!has_all_masters_) set(i, target);
   }
+  publish();
 }
 
 void Weights::publish() {

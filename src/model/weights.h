@@ -64,8 +64,8 @@ class Weights {
   const OwnedElements& owned() const { return owned_; }
   at::Tensor owned_master(size_t parameter) const;
   at::Tensor owned_part_of_shard(const at::Tensor& shard, size_t parameter) const;
-  /// True if masters() has the layout of values(), false if it is a buffer of owned elements.
-  bool has_all_masters() const { return masters_.numel() == values_.numel(); }
+  /// True if masters() has the layout of values(), false if it is a buffer of owned elements. Equal on all replicas.
+  bool has_all_masters() const { return has_all_masters_; }
   /// Views of masters() that together have all owned elements and no others.
   std::vector<at::Tensor> owned_masters() const;
   /// Sets masters and working values from the parameter's shard.
@@ -94,6 +94,7 @@ class Weights {
   std::vector<ParameterInfo> parameters_;
   FlatLayout flat_;
   OwnedElements owned_;
+  bool has_all_masters_;
   std::vector<Weight> weights_;
   std::map<std::string, int> by_name_;
   at::Tensor masters_, gradients_, values_;

@@ -129,6 +129,36 @@ GradientOffsets gradient_offsets(const ParameterPlacement& plan, const FlatLayou
   return positions;
 }
 
+// Divides the buckets into chunks, so that the ranks that reduce over the same axes have about as many elements. A
+// parameter that two stages hold must have the same chunks on both, whatever the loads are there.
+void set_cuts(const ParameterPlacement& plan, const FlatLayout& flat, std::vector<GradientBucket>& buckets) {
+  std::map<std::vector<std::string>, std::vector<int64_t>> loads;  // by axes, then by position
+  std::set<size_t> on_two_stages;
+  for (const auto& [original, copy] : plan.copies()) on_two_stages.insert({original, copy});
+  for (GradientBucket& bucket : buckets) {
+    std::vector<ParameterBlocks> parameters;
+    bool tied = false;
+    for (const int weight : bucket.weights) {
+      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
+      const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
+      for (size_t i = first; i < end; ++i) {
+        const int64_t next = i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size;
+        const Range elements{flat.parameter_offsets[i], next};
+        const bool whole = requires_single_owner(plan.config.optimizer, plan.parameters[i]);
+        parameters.push_back({elements, std::max<int64_t>(1, whole ? elements.size() : kNormBlockElements)});
+        tied = tied || on_two_stages.contains(i);
+      }
+    }
+    std::vector<int64_t>& load = loads[bucket.axes];
+    load.resize(static_cast<size_t>(plan.mesh.group_size(bucket.axes)));
+    // The gap behind the last parameter is not divided, because it depends on what follows the bucket.
+    const Range divided{parameters.front().elements.begin, parameters.back().elements.end};
+    bucket.cuts = chunk_cuts(divided, parameters, tied ? std::vector<int64_t>(load.size()) : load);
+    bucket.cuts.front() = bucket.elements.begin, bucket.cuts.back() = bucket.elements.end;
+    for (size_t i = 0; i < load.size(); ++i) load[i] += bucket.chunk(static_cast<int>(i)).size();
+  }
+}
+
 // Returns all buckets, with their ranges in a rank's gradient buffer. Buckets of other ranks' stages have empty ranges.
 std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
   const GradientOffsets positions = gradient_offsets(plan, flat);
@@ -141,20 +171,7 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
     held.push_back(plan.buckets[i]);
   }
   held = placed(std::move(held), positions.weights, positions.regions);
-  for (GradientBucket& bucket : held) {
-    std::vector<ParameterBlocks> parameters;
-    for (const int weight : bucket.weights) {
-      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
-      const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
-      for (size_t i = first; i < end; ++i) {
-        const int64_t next = i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size;
-        const Range elements{flat.parameter_offsets[i], next};
-        const bool whole = updates_as_a_whole(plan.config.optimizer, plan.parameters[i]);
-        parameters.push_back({elements, std::max<int64_t>(1, whole ? elements.size() : kNormBlockElements)});
-      }
-    }
-    bucket.cuts = chunk_cuts(bucket.elements, parameters, plan.mesh.group_size(bucket.axes));
-  }
+  set_cuts(plan, flat, held);
   std::vector<GradientBucket> all = plan.buckets;
   for (GradientBucket& bucket : all) {
     bucket.elements = {0, 0};

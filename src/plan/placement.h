@@ -48,12 +48,12 @@ struct ParameterPlacement : Pipeline {
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The lowest rank that holds the same parameter shards.
   int replica_leader(int rank) const;
-  /// By parameter: the part of the rank's shard that lies in the rank's chunk of its bucket, as a range of offsets. The
-  /// chunks of all replicas of a shard together are the shard.
+  /// For each parameter, the range of the rank's shard that lies in the rank's chunk of its bucket. Over the axes of
+  /// the bucket, these ranges tile the shard. Buckets have chunks with every zero_stage, to divide the gradient norm.
   std::vector<Range> chunk_parts(int rank) const;
-  /// The same for the elements whose optimizer state the rank keeps: all of its shard, or its part with zero_stage 1.
+  /// For each parameter, the range whose optimizer state the rank keeps: its shard, or chunk_parts() with zero_stage 1.
   std::vector<Range> owned_parts(int rank) const;
-  /// The same for the elements whose squares the rank adds to the gradient norm: each element counts on one rank only.
+  /// For each parameter, the range whose squares the rank adds to the norm. Exactly one rank counts each element.
   std::vector<Range> counted_in_norm(int rank) const;
   /// The row of the schedule that the rank carries out.
   const std::vector<Action>& row(int rank) const;
@@ -62,11 +62,11 @@ struct ParameterPlacement : Pipeline {
 /// Places the parameters and completes the schedule.
 ParameterPlacement place_parameters(Pipeline pipeline);
 
-/// Properties that are equal on all ranks with the same parameter shards.
+/// The flat buffer of all ranks with the same parameter shards.
 struct ParameterShard {
-  int64_t elements = 0;  // of a flat buffer
+  int64_t elements = 0;
   std::vector<GradientBucket> buckets;
-  /// Elements of the rank's chunks of all buckets.
+  /// Elements of one such rank's chunks of all buckets.
   int64_t chunk_elements(const Mesh& mesh, int rank) const;
 };
 /// The ParameterShard of every rank. It is computed once per set of ranks with the same shards, not once per rank.

@@ -34,7 +34,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer),
       reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_),
-               parts_.owned ? Reduction::own_chunk : Reduction::all),
+               parts_.owned ? Reduction::reduce_scatter : Reduction::all_reduce),
       stages_(parts_.pipeline, model_, weights_, &reducer_, comm),
       chain_(comm),
       backup_(weights_, optimizer_) {}

@@ -127,9 +127,9 @@ TEST(ConfigCheck, MuonIsRefusedWhereMatricesAreSharded) {
   };
   for (const auto& [kind, mesh] : {std::pair{"1d", "parallelism.tensor_parallel_degree=2"},
                                    std::pair{"2d", "parallelism.tensor_parallel_mesh=[2,1,1]"}}) {
-    EXPECT_TRUE(says(refusal_of(kind, mesh), {"must be 1 each with optimizer.name = \"muon\" (command line), because "
-                                              "an update of Muon reads whole matrices; set",
-                                              "optimizer.name to \"adamw\""}));
+    EXPECT_TRUE(says(refusal_of(kind, mesh),
+                     {"rows and columns must be 1 with optimizer.name = \"muon\" (command line), because an update of "
+                      "Muon reads unsharded matrices, but the mesh has ", "optimizer.name to \"adamw\""}));
   }
   EXPECT_EQ(refusal_of("2.5d", "parallelism.tensor_parallel_mesh=[1,1,2]"), "");
 }

@@ -154,15 +154,23 @@ TEST(LayerChoices, GradientsAreReducedToTheElement) {
   for (int rank = 0; rank < 5; ++rank)
     most = std::max(most, reduction_bytes(mesh, {.elements = {0, weights}, .weights = {}, .axes = {"data"}}, 4, rank));
   EXPECT_EQ(named(choices, "data 5").parameter_bytes, most);
-  // The elements of the other ranks' shards, once as 4-byte gradients and once as bfloat16 weights.
-  EXPECT_EQ(named(choices, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (4 + 2));
-  // Stage 1 sends as many. It shards the masters and two moments, and keeps bfloat16 weights and float32 gradients.
+  // The elements of the other ranks' shards, as 4-byte gradients of each of two microbatches, and once as bfloat16
+  // weights.
+  EXPECT_EQ(named(choices, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (2 * 4 + 2));
+  // Stage 1 reduces once. It shards the masters and two moments, and keeps bfloat16 weights and float32 gradients.
   const LayerChoice& one = named(choices, "data 5, ZeRO 1");
   EXPECT_EQ(one.parameter_bytes, (weights - weights / 5) * (4 + 2));
   EXPECT_EQ(one.state_bytes, weights * 12 / 5 + weights * (2 + 4));
   const auto sharded = layer_choices(plan_of(5, {"training.dtype=bfloat16", "parallelism.zero_stage=1"}));
-  EXPECT_EQ(named(sharded, "data 5").parameter_bytes, one.parameter_bytes);
-  EXPECT_EQ(named(sharded, "data 5").state_bytes, one.state_bytes);
+  EXPECT_EQ(named(sharded, "data 5, ZeRO 1").parameter_bytes, one.parameter_bytes);
+  EXPECT_EQ(named(sharded, "data 5, ZeRO 1").state_bytes, one.state_bytes);
+  // Stages 2 and 3 reduce each of two microbatches, and stage 3 gathers for its forward and its backward. In float32,
+  // stage 2 keeps all weights, and a fifth of gradients and moments.
+  const auto twice = layer_choices(plan_of(5, {"training.dtype=float32", "training.local_batch_size=1",
+                                               "training.global_batch_size=10"}));
+  EXPECT_EQ(named(twice, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (2 * 4 + 4));
+  EXPECT_EQ(named(twice, "data 5, ZeRO 3").parameter_bytes, (weights - weights / 5) * 2 * (4 + 2 * 4));
+  EXPECT_EQ(named(twice, "data 5, ZeRO 2").state_bytes, weights * 12 / 5 + weights * 4);
 }
 
 // A way to shard sequences is offered if each of its pieces has a token.

@@ -124,28 +124,47 @@ TEST(Zero, TheStateOfAllRanksTogetherIsThatOfOne) {
   EXPECT_EQ(elements, whole[0].optimizer_state[0].numel());
 }
 
-// With Muon one rank owns all of a matrix, and no rank more than its part and the largest matrix. All ranks together
-// have the planned bytes: a momentum for each matrix, two moments for the rest.
+// With Muon one rank owns all of a matrix. No rank has more elements than its part and the largest matrix, and its
+// state has the planned bytes: a momentum for each matrix, two moments for the rest.
 TEST(Zero, MuonKeepsMatricesWhole) {
   const TinyRun run({"training.dtype=float32", "optimizer.name=muon"});
   const Plan plan = run.plan(3, {kStage1, kSmallBuckets});
-  int64_t planned = 0, expected = 0;
+  const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
+  int64_t planned = 0, most = 0, total = 0, largest = 0;
   for (int rank = 0; rank < 3; ++rank) {
-    planned += plan.memory[static_cast<size_t>(rank)].optimizer;
+    const auto at = static_cast<size_t>(rank);
+    int64_t state = 0, elements = 0;
+    for (const at::Tensor& buffer : ranks[at].optimizer_state) state += static_cast<int64_t>(buffer.nbytes());
+    EXPECT_EQ(plan.memory[at].optimizer, state) << rank;
+    planned += state;
     const std::vector<Range> owned = plan.owned_parts(rank);
     for (size_t p = 0; p < owned.size(); ++p) {
       const ParameterInfo& parameter = plan.parameters[p];
       const bool is_cut = owned[p].size() > 0 && owned[p].size() < parameter.size();
       EXPECT_FALSE(is_hidden_matrix(parameter) && is_cut) << parameter.name;
-      expected += owned[p].size() * (is_hidden_matrix(parameter) ? 4 : 8);
+      elements += owned[p].size();
+      if (is_hidden_matrix(parameter)) largest = std::max(largest, parameter.size());
     }
+    total += elements;
+    most = std::max(most, elements);
   }
-  EXPECT_EQ(planned, expected);
-  int64_t elements = 0;
+  EXPECT_LE(most, total / 3 + largest);
+  int64_t bytes = 0;
   for (const ParameterInfo& parameter : plan.parameters) {
-    elements += parameter.size() * (is_hidden_matrix(parameter) ? 4 : 8);
+    bytes += parameter.size() * (is_hidden_matrix(parameter) ? 4 : 8);
   }
-  EXPECT_EQ(planned, elements);
+  EXPECT_EQ(planned, bytes);
+}
+
+// The table of a tied model may end between the blocks of a chunk, and then has a gap behind it on one stage only. Both
+// stages must divide it alike, with both on different ranks and on one.
+TEST(Zero, TiedTablesOfUnevenSizeAreDividedAlike) {
+  const TinyRun run({"training.dtype=float32", "model.hidden_size=240", "model.tie_word_embeddings=true"});
+  for (const char* schedule : {"gpipe", "zb_v"}) {
+    const Words keys = pipeline(schedule, 2, {"parallelism.data_parallel_degree=2", "model.num_hidden_layers=4"});
+    const Trained want = trained(run.plan(4, keys), run, {.steps = 2});
+    expect_same_bits(trained(run.plan(4, with(keys, {kStage1})), run, {.steps = 2}), want, schedule);
+  }
 }
 
 TEST(Zero, ACheckpointOfOneStageContinuesUnderAnother) {

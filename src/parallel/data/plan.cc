@@ -55,18 +55,30 @@ std::vector<int64_t> GradientBucket::chunk_sizes() const {
   return sizes;
 }
 
-std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters, int ranks) {
+std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,
+                                std::span<const int64_t> loads) {
+  // The positions with the smallest loads are filled up to one level, which is a fraction: level / filled.
+  std::vector<int64_t> sorted(loads.begin(), loads.end());
+  std::ranges::sort(sorted);
+  int64_t level = elements.size(), filled = 0;
+  for (const int64_t load : sorted) {
+    if (filled > 0 && level <= load * filled) break;
+    level += load, ++filled;
+  }
   std::vector<int64_t> cuts{elements.begin};
-  for (int i = 1; i < ranks; ++i) {
-    const int64_t wanted = elements.begin + shard(elements.size(), ranks, i).begin;
+  int64_t given = 0;  // times `filled`
+  for (size_t i = 0; i + 1 < loads.size(); ++i) {
+    given += std::max<int64_t>(0, level - loads[i] * filled);
+    const int64_t wanted = elements.begin + given / filled;
     const auto after = std::ranges::upper_bound(parameters, wanted, {}, [](const auto& p) { return p.elements.begin; });
     if (after == parameters.begin()) {  // before the first parameter
       cuts.push_back(elements.begin);
       continue;
     }
     const auto& [parameter, block] = *(after - 1);
-    const int64_t blocks = (wanted - parameter.begin + block / 2) / block;
-    cuts.push_back(std::min(parameter.begin + blocks * block, parameter.end));
+    const int64_t below = std::min(parameter.begin + (wanted - parameter.begin) / block * block, parameter.end);
+    const int64_t above = std::min(below + block, parameter.end);
+    cuts.push_back(wanted - below < above - wanted ? below : above);
   }
   cuts.push_back(elements.end);
   return cuts;

@@ -6,9 +6,9 @@
 // this overlaps with backward. Buckets and overlap: Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704,
 // section 3.2.
 //
-// With zero_stage 1 each rank keeps the optimizer's state, and master weights of their own dtype, for its chunk of each
-// bucket only. A reduce-scatter sums the gradients, and after the step an all-gather of the weights completes each
-// bucket: Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, section 5.1.
+// With zero_stage 1 each rank keeps the optimizer's state, and the master weights if they have another dtype than the
+// working values, for its chunk of each bucket only. A reduce-scatter sums the gradients. After the step an all-gather
+// of the weights completes each bucket: Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, section 5.1.
 #pragma once
 
 #include "mesh/layout.h"
@@ -53,8 +53,8 @@ struct GradientBucket {
   Range elements;
   std::vector<int> weights;
   std::vector<std::string> axes;
-  /// The ends of the chunks into which the ranks of the axes divide the bucket: position i owns the elements of
-  /// [cuts[i], cuts[i + 1]). Empty until chunk_cuts() sets it.
+  /// The borders of the chunks into which the ranks of the axes divide the bucket: position i has the elements from
+  /// cuts[i] to cuts[i + 1]. They depend on the rank's shards: ParameterPlacement::buckets_of() sets them.
   std::vector<int64_t> cuts = {};
 
   Range chunk(int position) const;
@@ -62,17 +62,19 @@ struct GradientBucket {
   std::vector<int64_t> chunk_sizes() const;
 };
 
-/// The elements of a parameter in a bucket. Its owners may meet only between blocks, counted from its begin. A block
-/// has kNormBlockElements elements, or all if one rank must own the parameter.
+/// The range of a parameter in the flat buffer, and the distance from its begin between possible borders of chunks:
+/// kNormBlockElements, or the parameter's size if one rank must have all of it.
 struct ParameterBlocks {
   Range elements;
-  int64_t block;
+  int64_t block_elements;
 };
 
-/// Divides the elements among `ranks` positions. Each cut is the border of a block that is nearest to an equal
-/// division. So no block of the gradient norm has two owners, and nothing is padded. parameters: in ascending order.
-/// Example: a parameter of 1,000 elements in blocks of 256 and 3 ranks give [0, 256), [256, 768), [768, 1000).
-std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters, int ranks);
+/// Divides the elements among positions. loads[i]: elements that position i has of other buckets; all loads become as
+/// equal as possible. Each border is a possible one, the nearest to that division. So no block of the gradient norm
+/// lies in two chunks, and nothing is padded. parameters: sorted by begin. Returns one border more than positions.
+/// Example: a parameter of 1,000 elements and three loads of 0 give chunks of 256, 512 and 232 elements.
+std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,
+                                std::span<const int64_t> loads);
 
 /// Groups weights into buckets of at least bucket_elements. Weights are given as (offset, size) in the flat buffer, in
 /// the model's order. Grouping begins at the last weight, because backward completes it first. A bucket lies in one

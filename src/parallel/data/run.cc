@@ -57,7 +57,7 @@ void GradientReducer::start(int bucket) {
   if (reduced.elements.size() == 0) return;
   const at::Tensor all = part(flat_, reduced.elements);
   Work& work = work_[static_cast<size_t>(bucket)];
-  if (reduction_ == Reduction::all) {
+  if (reduction_ == Reduction::all_reduce) {
     work = comm_.all_reduce(all, reduced.axes);
   } else {
     const Range own = reduced.chunk(comm_.position(reduced.axes));

@@ -12,19 +12,20 @@
 
 namespace orthant {
 
-/// The sums that a rank has after the reduction of a bucket: those of all elements, from an all-reduce, or only those
-/// of its own chunk, from a reduce-scatter.
-enum class Reduction { all, own_chunk };
+/// The collective that sums a bucket. After a reduce-scatter only the rank's own chunk has sums, and the other elements
+/// are undefined.
+enum class Reduction { all_reduce, reduce_scatter };
 
 /// Sums the flat gradient buffer in place, bucket by bucket, each over its axes. The reduction of a bucket starts when
 /// its last gradient of the step has been written and all buckets after it have started. So the order is the same on
-/// every rank. Over n ranks, each rank sends 2 (n-1)/n times a bucket's bytes per step, or half of that for its chunk.
+/// every rank. Over n ranks, each rank sends 2 (n-1)/n times a bucket's bytes per step, or half of that in a
+/// reduce-scatter.
 class GradientReducer {
  public:
   /// `flat` is the flat gradient buffer. uses[w] is the number of times that one microbatch adds to the gradient of
   /// weight w. The Comm must outlive the reducer.
   GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses,
-                  Reduction reduction = Reduction::all);
+                  Reduction reduction = Reduction::all_reduce);
 
   /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);
@@ -33,8 +34,8 @@ class GradientReducer {
   /// Starts the bucket and all after it, if they have not started, and returns when the bucket is summed. -1 stands for
   /// all buckets. Throws LogicError if a gradient was written fewer times than the step's microbatches require.
   void finish(int bucket);
-  /// Gathers the chunks of all buckets in a flat buffer of the same layout as the gradients: each rank has its own, and
-  /// afterwards all. Over n ranks, each rank sends (n-1)/n times the buffer's bytes. All ranks must call it together.
+  /// All-gathers each bucket of a buffer with the layout of the gradients: every rank contributes its own chunk. Over n
+  /// ranks, each rank sends (n-1)/n times the buffer's bytes. All ranks must call it together.
   void gather_chunks(const at::Tensor& flat);
 
  private:

@@ -224,23 +224,43 @@ TEST(ChunkCuts, TileTheBucketInWholeBlocks) {
       elements.end = begin + static_cast<int64_t>(random() % 5000 + 1);
       const bool whole = random() % 3 == 0;
       parameters.push_back({{begin, elements.end}, whole ? elements.end - begin : kNormBlockElements});
-      largest = std::max(largest, parameters.back().block);
+      largest = std::max(largest, parameters.back().block_elements);
     }
     const int ranks = static_cast<int>(random() % 9 + 1);
-    const std::vector<int64_t> cuts = chunk_cuts(elements, parameters, ranks);
+    const std::vector<int64_t> none(static_cast<size_t>(ranks));
+    const std::vector<int64_t> cuts = chunk_cuts(elements, parameters, none);
     ASSERT_EQ(cuts.size(), static_cast<size_t>(ranks) + 1);
     ASSERT_EQ(cuts.front(), elements.begin);
     ASSERT_EQ(cuts.back(), elements.end);
     ASSERT_TRUE(std::ranges::is_sorted(cuts));
     ASSERT_FALSE(splits_a_block(cuts, parameters));
     for (int k = 1; k < ranks; ++k) {
-      const int64_t equal = elements.begin + shard(elements.size(), ranks, k).begin;
+      const int64_t equal = elements.begin + elements.size() * k / ranks;
       ASSERT_LE(std::abs(cuts[static_cast<size_t>(k)] - equal), (largest + 1) / 2);
     }
   }
   const std::vector<ParameterBlocks> one = {{{0, 1000}, kNormBlockElements}};
-  EXPECT_EQ(chunk_cuts({0, 1000}, one, 3), (std::vector<int64_t>{0, 256, 768, 1000}));
+  EXPECT_EQ(chunk_cuts({0, 1000}, one, std::vector<int64_t>(3)), (std::vector<int64_t>{0, 256, 768, 1000}));
   EXPECT_TRUE(splits_a_block({0, 300, 1000}, one));
+}
+
+// Buckets of one indivisible matrix each go to different positions: after any number of them, the loads of two
+// positions differ by at most the largest matrix. The control divides each bucket as if it were the first.
+TEST(ChunkCuts, BalanceMatricesThatOnePositionMustHave) {
+  std::mt19937_64 random(15);
+  for (const bool balances : {true, false}) {
+    std::vector<int64_t> loads(5);
+    int64_t largest = 0;
+    for (int bucket = 0; bucket < 200; ++bucket) {
+      const Range elements{0, static_cast<int64_t>(random() % 100000 + 1)};
+      const std::vector<ParameterBlocks> matrix = {{elements, elements.size()}};
+      const auto cuts = chunk_cuts(elements, matrix, balances ? loads : std::vector<int64_t>(5));
+      for (size_t i = 0; i < loads.size(); ++i) loads[i] += cuts[i + 1] - cuts[i];
+      largest = std::max(largest, elements.size());
+    }
+    const auto [least, most] = std::ranges::minmax(loads);
+    EXPECT_EQ(most - least <= largest, balances) << most << " and " << least;
+  }
 }
 
 TEST(GradientBuckets, SmallBufferIsOneBucket) {
