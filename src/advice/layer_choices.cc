@@ -157,8 +157,8 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
 }
 
 // Adds ZeRO on top of data parallelism over all ranks, unless the plan has stage 1 already: stage 1, and the two stages
-// that cannot be run yet, which reduce gradients, and gather weights in stage 3, for every microbatch. Rajbhandari et al.
-// 2020 (arXiv 1910.02054), section 7.
+// that cannot be run yet, which reduce gradients, and gather weights in stage 3, for every microbatch. Rajbhandari et
+// al. 2020 (arXiv 1910.02054), section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   if (!layer.plan.shards_optimizer()) {

@@ -93,8 +93,8 @@ std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPla
                                            int64_t data) {
   const std::string columns = counted(plan.columns, "column");
   if (plan.rows * plan.columns > 1 && config.optimizer.name == "muon") {
-    return Refusal(fmt::format("rows and columns must be 1 with {}, because an update of Muon reads unsharded matrices, "
-                               "but the mesh has {} and {}",
+    return Refusal(fmt::format("rows and columns must be 1 with {}, because an update of Muon reads unsharded "
+                               "matrices, but the mesh has {} and {}",
                                config.locate("optimizer.name"), counted(plan.rows, "row"), columns),
                    {"optimizer.name"}, {1});
   }

@@ -61,7 +61,17 @@ TEST(ExactSum, OrderAndDivisionChangeNoBits) {
   EXPECT_NEAR(exact, static_cast<double>(wide), 1e-15 * exact);
 }
 
-TEST(ExactSum, ManyAdditionsCarry) {
+// So many additions fill a digit of 64 bits, and must be carried before it overflows.
+TEST(LongExactSum, BillionsOfAdditionsAreCarried) {
+  ExactSum sum;
+  constexpr int64_t kAdditions = (int64_t{1} << 31) + 5;
+  constexpr double kValue = 0x1p32 - 1;  // the largest digit
+  for (int64_t i = 0; i < kAdditions; ++i) sum.add(kValue);
+  const double want = kValue * static_cast<double>(kAdditions);
+  EXPECT_NEAR(sum.value(), want, 1e-15 * want);
+}
+
+TEST(ExactSum, DigitsCarryIntoHigherOnes) {
   ExactSum sum;
   for (int i = 0; i < 3; ++i) sum.add(0x1.fffffffffffffp52);
   EXPECT_EQ(sum.value(), 3 * 0x1.fffffffffffffp52);
