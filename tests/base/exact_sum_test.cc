@@ -61,7 +61,7 @@ TEST(ExactSum, OrderAndDivisionChangeNoBits) {
   EXPECT_NEAR(exact, static_cast<double>(wide), 1e-15 * exact);
 }
 
-// So many additions fill a digit of 64 bits, and must be carried before it overflows.
+// 2^31 additions of the largest digit fill the 63 bits that hold it, so it must be carried before.
 TEST(LongExactSum, BillionsOfAdditionsAreCarried) {
   ExactSum sum;
   constexpr int64_t kAdditions = (int64_t{1} << 31) + 5;
