@@ -35,7 +35,7 @@ std::string verify_json(const VerifyReport& report, const Plan& plan) {
   return Json{{"ok", report.ok},
               {"steps", report.steps},
               {"labels", report.labels},
-              {"mesh", plan.mesh_text()},
+              {"mesh", plan.mesh_and_kind()},
               {"dtype", plan.config.training.dtype},
               {"loss",
                {{"step", report.loss_step},
@@ -66,8 +66,8 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
   add("gradient norm", report.norm_error, report.loss_bound, "");
   add("gradients", report.gradients.relative_error, report.gradients.bound, location(report.gradients));
   add("weights", report.weights.relative_error, report.weights.bound, location(report.weights));
-  std::string out = fmt::format("{} against one device, {}, {}\n\n{}\n", plan.mesh_text(), plan.config.training.dtype,
-                                counted(report.steps, "step"), text_table(rows));
+  std::string out = fmt::format("{} against one device, {}, {}\n\n{}\n", plan.mesh_and_kind(),
+                                plan.config.training.dtype, counted(report.steps, "step"), text_table(rows));
   out +=
       "  error:    |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
       "  bound:    the largest error that another order of additions can cause; docs/derivations.md derives it\n";

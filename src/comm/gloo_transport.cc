@@ -1,6 +1,6 @@
 // c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking, so
 // threads do that, without a time limit of their own: the engine counts the seconds that a rank waits, and the
-// destructor aborts what is still in progress. Gloo ends the process if sizes differ, so each message follows a header
+// destructor aborts the operations in progress. Gloo ends the process if sizes differ, so each message follows a header
 // with its size.
 //
 // Growth: Gloo connects every pair of ranks at the start. Each (peer, tag, direction) in use holds one blocked thread.

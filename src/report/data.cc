@@ -56,6 +56,8 @@ void add_config_facts(const Config& config, ReportData& data) {
       "Batch", fmt::format("{} a step, microbatches of {}: {}", counted(config.training.global_batch_size, "sequence"),
                            config.training.local_batch_size,
                            counted(config.training.global_batch_size * config.training.seq_len, "token")));
+  const bool is_sharded = config.parallelism.zero_stage > 0;
+  data.facts.emplace_back("Optimizer", config.optimizer.name + (is_sharded ? ", its state sharded (ZeRO 1)" : ""));
   data.facts.emplace_back("Schedule", schedule_text(config));
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
@@ -93,7 +95,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
 
 // Sorts facts in the order of the page, because they come from several files.
 void sort_facts(Facts& facts) {
-  constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Mesh", "Schedule", "Device"};
+  constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Optimizer", "Mesh", "Schedule", "Device"};
   const auto place = [&](const auto& fact) { return std::find(kOrder.begin(), kOrder.end(), fact.first); };
   std::stable_sort(facts.begin(), facts.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
 }
