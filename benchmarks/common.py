@@ -14,6 +14,8 @@ HOSTS = os.path.join(ROOT, "benchmarks", "hosts", "hosts.py")
 SIZES = {
     "tiny": dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
                  num_key_value_heads=4, vocab_size=512),
+    "jargon": dict(hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+                   num_key_value_heads=2, vocab_size=6000, tie_word_embeddings="true"),  # examples/jargon.toml
     "50m": dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=12, num_attention_heads=8,
                 num_key_value_heads=4, vocab_size=16000),
 }

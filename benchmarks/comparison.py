@@ -4,6 +4,7 @@ import glob
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -16,6 +17,19 @@ from common import (PEERS, SIZES, STEPS_ONLY, add_json_argument, add_orthant_arg
 
 WARMUP = 5  # first steps of a run, which no median includes
 LOSS_BOUND = 1e-5  # relative error for a few float32 steps with different orders of sums
+
+
+class RunFailed(SystemExit):
+    """A program ended with an error. If nothing catches this, the benchmark ends and prints the program's output."""
+
+    def __init__(self, command, status, text):
+        super().__init__(f"{' '.join(command)}\nfailed with {status}:\n{text[-3000:]}")
+        self.status, self.text = status, text
+
+    def reason(self):
+        """Returns the message of the first Python exception in the output."""
+        found = re.search(r"^(?:\[rank\d+\]:\s*)?((?:\w+\.)*\w*(?:Error|Exception|Unsupported)\b.*)$", self.text, re.M)
+        return found[1] if found else f"exit status {self.status}: {self.text[-200:].strip()}"
 
 
 def add_program_arguments(p):
@@ -72,9 +86,9 @@ def peak_resident_bytes(root):
     return max(peaks.get(pid, 0) for pid in below)
 
 
-def check_losses(losses, others, what):
+def check_losses(losses, others, what, bound=LOSS_BOUND):
     for mine, other in zip(losses, others):
-        if not math.isclose(mine, other, rel_tol=LOSS_BOUND):
+        if not math.isclose(mine, other, rel_tol=bound):
             sys.exit(f"{what} computes another model: its loss is {mine}, but another program has {other}")
 
 
@@ -107,8 +121,9 @@ class Programs:
     The names in `work` are the options of the peer. With the prefix "model." or "training." they are our keys. All runs
     of the peer that print losses must print the same ones."""
 
-    def __init__(self, a, peer, work, folder, warmup=WARMUP):
+    def __init__(self, a, peer, work, folder, warmup=WARMUP, loss_bound=LOSS_BOUND):
         self.a, self.program, self.work, self.folder, self.warmup = a, os.path.join(PEERS, peer), work, folder, warmup
+        self.loss_bound = loss_bound
         self.corpus, self.dump = write_corpus(a, folder), os.path.join(folder, "run")
         self.losses, self.tried = None, {}
 
@@ -126,14 +141,14 @@ class Programs:
             out.seek(0)
             text = out.read()
         if process.returncode:
-            sys.exit(f"{' '.join(command)}\nfailed with {process.returncode}:\n{text[-3000:]}")
+            raise RunFailed(command, process.returncode, text)
         tokens = self.work["global_batch_size"] * self.work["seq_len"]
         return Run(read_json_lines(metrics)[self.warmup:], tokens, first, peak, text)
 
     def ours(self, ranks, steps, keys, threads=1):
         """Runs our program: `steps` measured steps, with these keys in addition to those of the work."""
         shutil.rmtree(self.dump, ignore_errors=True)
-        work = {f"{'model' if k in SIZES['tiny'] else 'training'}.{k}": v for k, v in self.work.items()}
+        work = {f"{'model' if k in SIZES['jargon'] else 'training'}.{k}": v for k, v in self.work.items()}
         keys = {**STEPS_ONLY, **work, "model.max_position_embeddings": self.work["seq_len"], "data.path": self.corpus,
                 "training.steps": self.warmup + steps, "run.ranks": ranks, "run.threads_per_rank": threads,
                 "job.dump_folder": self.dump, "optimizer.lr": 3e-4, **keys}
@@ -152,22 +167,23 @@ class Programs:
 
     def peer(self, ranks, steps, way):
         """Runs the peer: `steps` measured steps, with the options of `way` in addition to those of the work. It has one
-        thread per rank unless `way` has the option `threads`."""
+        thread per rank unless `way` has the option `threads`. `allocator` in `way` replaces the one of --allocator."""
         metrics = os.path.join(self.folder, "peer.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
         options = {**self.work, "warmup_steps": self.warmup, "steps": self.warmup + steps, "threads": 1, **way,
                    "metrics": metrics}
+        allocator = options.pop("allocator", self.a.allocator)
         command = [self.a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
                    "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", self.program,
                    *(word for k, v in options.items() for word in (f"--{k}", str(v)))]
         environment = {"OMP_NUM_THREADS": str(options["threads"]), "PYTHONWARNINGS": "ignore"}
-        if self.a.allocator != "none":
-            environment["LD_PRELOAD"] = self.a.allocator
+        if allocator != "none":
+            environment["LD_PRELOAD"] = allocator
         run = self.watch(command, metrics, environment)
         if losses := run.summary().get("losses"):
             self.losses = self.losses or losses
-            check_losses(losses, self.losses, f"the peer's {way}")
+            check_losses(losses, self.losses, f"the peer's {way}", self.loss_bound)
         return run
 
     def fastest(self, ranks, ways, steps=3):

@@ -37,6 +37,7 @@ def parser():
                    help="module that torch.compile compiles: none, the model inside DDP, or the DDP module")
     p.add_argument("--attention", choices=("gqa", "repeat"), default="gqa",
                    help="use enable_gqa, or repeat key and value heads")
+    p.add_argument("--tie_word_embeddings", choices=("false", "true"), default="false")
     p.add_argument("--metrics", help="file for one JSON line per step")
     return p
 
@@ -93,6 +94,8 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(Block(a) for _ in range(a.num_hidden_layers))
         self.norm = RMSNorm(a.hidden_size)
         self.head = nn.Linear(a.hidden_size, a.vocab_size, bias=False)
+        if a.tie_word_embeddings == "true":
+            self.head.weight = self.embedding.weight
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -109,7 +112,9 @@ class Llama(nn.Module):
         cos, sin = self.cos.to(dtype), self.sin.to(dtype)
         for block in self.blocks:
             x = block(x, cos, sin)
-        logits = self.head(self.norm(x))
+        return self.loss(self.head(self.norm(x)), labels)
+
+    def loss(self, logits, labels):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels.view(-1), reduction="sum")
 
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "config/table.h"
@@ -13,62 +14,69 @@
 namespace orthant {
 namespace {
 
-// Plans the changed run and appends it to `found`, unless planning refuses it.
-void add_alternative(std::vector<Alternative>& found, const Config& config, const RunFacts& facts, std::string change,
-                     std::string remark) {
+// Plans the changed run and appends it to `found`, unless planning refuses it. `change` begins the text of the change.
+void add_alternative(std::vector<Alternative>& found, const Plan& from, const Config& config, const RunFacts& facts,
+                     std::string remark, const std::string& change = "") {
   try {
     const Plan plan = make_plan(config, facts);
+    std::string text = change;
+    if (const std::string settings = changed_settings(from.config, config); !settings.empty()) {
+      text += (text.empty() ? "" : " with ") + settings;
+    }
     found.push_back(
-        {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
+        {std::move(text), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
   } catch (const ConfigError&) {
     // The run is legal, but not with this change.
   }
 }
 
-// Names the settings in which the run on other ranks differs, as in "run.ranks = 2 with KEY = VALUE".
-std::string change_of_ranks(const Config& before, const Config& after, int ranks) {
+// Returns the sequences of the largest microbatch of any rank.
+int64_t largest_microbatch(const Plan& plan) {
+  int64_t largest = 0;
+  for (const DataShard& shard : plan.data_shards) {
+    for (const Range& microbatch : shard.microbatches) largest = std::max(largest, microbatch.size());
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::string changed_settings(const Config& before, const Config& after) {
   std::vector<std::string> settings;
   Config one = before, other = after;
   for (const Key& key : config_table()) {
     const std::string value = value_text(key, other);
     if (value != value_text(key, one)) settings.push_back(fmt::format("{} = {}", key.full_name(), value));
   }
-  return fmt::format("run.ranks = {}{}{}", ranks, settings.empty() ? "" : " with ", join(settings, " and "));
+  return join(settings, " and ");
 }
-
-}  // namespace
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {
   std::vector<Alternative> found;
-  auto with = [&](auto change) {
-    Config other = plan.config;
-    change(other);
-    return other;
-  };
   const auto& config = plan.config;
-  if (config.activation_checkpoint.mode == "none") {
-    add_alternative(found, with([](Config& c) { c.activation_checkpoint.mode = "full"; }), plan.facts,
-                    "activation_checkpoint.mode = \"full\"", "every block runs forward twice");
-  } else {
-    add_alternative(found, with([](Config& c) { c.activation_checkpoint.mode = "none"; }), plan.facts,
-                    "activation_checkpoint.mode = \"none\"", "no block runs forward twice");
-  }
-  if (config.training.local_batch_size > 1) {
-    const int64_t half = config.training.local_batch_size / 2;
-    add_alternative(found, with([&](Config& c) { c.training.local_batch_size = half; }), plan.facts,
-                    fmt::format("training.local_batch_size = {}", half), "more and smaller products");
+  const auto add = [&](const auto& change, const char* remark) {
+    Config other = config;
+    change(other);
+    add_alternative(found, plan, other, plan.facts, remark);
+  };
+  // recomputation_choices() compares the other settings.
+  const auto add_recomputation = [&](const std::string& mode, const char* remark) {
+    if (config.activation_checkpoint.mode == mode) return;
+    add([&](Config& c) { c.activation_checkpoint = {.mode = mode}; }, remark);
+  };
+  add_recomputation("none", "no block recomputes");
+  add_recomputation("full", "every block runs forward again in backward");
+  if (const int64_t largest = largest_microbatch(plan); largest > 1) {
+    add([&](Config& c) { c.training.local_batch_size = largest / 2; }, "more and smaller products");
   }
   if (config.training.dtype != "bfloat16") {
-    add_alternative(found, with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
-                    "training.dtype = \"bfloat16\"", "float32 masters and gradients stay");
+    add([](Config& c) { c.training.dtype = "bfloat16"; }, "float32 masters and gradients stay");
   }
-  const bool has_replicas =
-      std::ranges::any_of(plan.buckets, [&](const GradientBucket& b) { return plan.mesh.group_size(b.axes) > 1; });
-  if (has_replicas || plan.shards_optimizer()) {
-    const int64_t stage = plan.shards_optimizer() ? 0 : 1;
-    add_alternative(found, with([&](Config& c) { c.parallelism.zero_stage = stage; }), plan.facts,
-                    fmt::format("parallelism.zero_stage = {}", stage),
-                    stage == 1 ? "weights are gathered after the step" : "every replica keeps all of the state");
+  const bool has_replicas = has_equal_parameters(plan);
+  if (plan.shards_optimizer()) {
+    add([](Config& c) { set_zero(c.parallelism, 0, "step"); }, "every replica keeps all of the state");
+  } else if (has_replicas) {
+    add([](Config& c) { set_zero(c.parallelism, 1, "step"); }, "weights are gathered after the step");
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -84,7 +92,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
-    add_alternative(found, other, facts, change_of_ranks(config, other, ranks), "");
+    add_alternative(found, plan, other, facts, "", fmt::format("run.ranks = {}", ranks));
   }
   return found;
 }

@@ -11,11 +11,14 @@ namespace orthant {
 
 /// The same run with one setting changed.
 struct Alternative {
-  std::string change;                // the setting as in a run file: "training.dtype = \"bfloat16\""
+  std::string change;                // the settings as in a run file: "training.dtype = \"bfloat16\""
   int64_t memory_bytes = 0;          // of the rank that needs most
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
   std::string remark;                // its main cost or effect; may be empty
 };
+
+/// Names the keys in which two run files differ, with the values of the second, as in "KEY = VALUE and KEY = VALUE".
+std::string changed_settings(const Config& before, const Config& after);
 
 /// Returns the alternatives: the plan with recomputation switched, half the local batch size, bfloat16, the optimizer's
 /// state sharded or not, or 1, 2, 4 or 8 ranks by another number of data ranks. Alternatives that planning refuses, or

@@ -75,7 +75,7 @@ double operations(const Plan& plan, const LayerChoice& choice) {
   }
   const int64_t heads = head_shard(a.num_attention_heads, a.num_key_value_heads, cut.ulysses, 0).query.size();
   const int64_t sequences = make_data_shard(t.global_batch_size, t.local_batch_size, choice.data, 0).sequences.size();
-  const double products = plan.config.activation_checkpoint.mode == "full" ? 8 : 6;
+  const double products = make_recomputation(plan.config).repeats_attention(block_operations(a)) ? 8 : 6;
   return 2 * products * static_cast<double>(scores) * static_cast<double>(sequences * heads * a.head_dim);
 }
 

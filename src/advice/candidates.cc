@@ -140,7 +140,15 @@ struct Enumerate {
     std::ranges::stable_partition(texts, [&](const std::string& text) { return text == default_text(key); });
     return texts;
   }
-  Texts operator()(std::vector<std::string>*) const { return {}; }
+  Texts operator()(std::vector<std::string>* now) const {
+    Texts texts;
+    if (!now->empty() && default_text(key) == "[]") texts.emplace_back("[]");
+    for (const std::string& choice : key.legal.choices) {
+      const std::vector<std::string> only = {choice};
+      if (*now != only) texts.push_back("[" + toml_quoted(choice) + "]");
+    }
+    return texts;
+  }
   Texts operator()(std::vector<int64_t>*) const { return {"[]", "[-1]"}; }
   Texts operator()(std::array<int64_t, 3>* now) const { return meshes(config, *now); }
 };

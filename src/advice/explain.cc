@@ -5,16 +5,20 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "advice/alternatives.h"
 #include "advice/layer_choices.h"
+#include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
 #include "advice/vocabulary_choices.h"
+#include "advice/zero_choices.h"
 #include "base/text.h"
 #include "base/text_table.h"
 #include "config/from_config.h"
 #include "plan/pipeline.h"
+#include "plan/plan_traffic.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -57,13 +61,37 @@ std::string explain_memory(const Plan& plan) {
   return text_table(rows);
 }
 
+// The name of an entry in the table: many buckets share a row.
+std::string row_name(const Plan& plan, const CommunicationEntry& entry) {
+  constexpr size_t kShownBuckets = 4;
+  for (const std::string_view buckets : {kGradientBuckets, kReplicaBuckets, kWeightBuckets}) {
+    if (plan.buckets.size() > kShownBuckets && entry.what.starts_with(buckets)) return std::string(buckets) + "s";
+  }
+  return entry.what;
+}
+
 std::string explain_communication(const Plan& plan) {
   if (plan.communication.empty()) return "  none\n";
+  std::vector<CommunicationEntry> entries;
+  for (const CommunicationEntry& entry : plan.communication) {
+    const std::string name = row_name(plan, entry);
+    const auto known = std::ranges::find_if(entries, [&](const CommunicationEntry& other) {
+      return other.what == name && other.collective == entry.collective && other.axis == entry.axis;
+    });
+    if (known == entries.end()) {
+      entries.push_back(entry);
+      entries.back().what = name;
+      continue;
+    }
+    for (size_t rank = 0; rank < entry.calls_per_rank.size(); ++rank) {
+      known->calls_per_rank[rank] += entry.calls_per_rank[rank];
+      known->bytes_per_rank[rank] += entry.bytes_per_rank[rank];
+    }
+  }
   std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
-  for (const auto& entry : plan.communication) {
-    const auto most = *std::max_element(entry.bytes_per_rank.begin(), entry.bytes_per_rank.end());
-    const auto most_calls = *std::max_element(entry.calls_per_rank.begin(), entry.calls_per_rank.end());
-    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", most_calls), grouped(most)});
+  for (const CommunicationEntry& entry : entries) {
+    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", std::ranges::max(entry.calls_per_rank)),
+                    grouped(std::ranges::max(entry.bytes_per_rank))});
   }
   return text_table(rows);
 }
@@ -103,6 +131,14 @@ std::string explain_loss(const Plan& plan) {
   return parts.empty() ? "" : fmt::format("loss     cross entropy; {}\n", join(parts, "; "));
 }
 
+// Describes the update if it is not made after backward, or not clipped by the norm of its step.
+std::string explain_update(const Config& config) {
+  std::vector<std::string> parts;
+  if (config.optimizer.in_backward) parts.emplace_back("in backward, as soon as the gradients of a block are summed");
+  if (config.training.clips_by_previous_norm()) parts.emplace_back("clipped by the gradient norm of the step before");
+  return parts.empty() ? "" : fmt::format("update   {}\n", join(parts, "; "));
+}
+
 // Describes the layouts of sharded parameters, one line for each layout.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
@@ -118,6 +154,30 @@ std::string explain_split(const Plan& plan) {
   }
   if (!text.empty()) text += "         one entry per dimension: S(axis) sharded over that axis, - not sharded\n";
   return text;
+}
+
+// Describes over which ranks ZeRO shards the states of rank 0, and which ranks hold copies of its shards; empty without
+// ZeRO. Most parameters are in buckets like the largest one.
+std::string explain_sharded_states(const Plan& plan) {
+  if (!plan.shards_optimizer()) return "";
+  const auto names = [](const std::vector<int>& ranks) {
+    constexpr size_t kShown = 16;
+    const size_t shown = std::min(ranks.size(), kShown);
+    return fmt::format("{}{}", fmt::join(std::span(ranks).first(shown), " "),
+                       shown < ranks.size() ? fmt::format(" ... {}", ranks.back()) : "");
+  };
+  const auto buckets = plan.buckets_of(0);
+  const auto largest = std::ranges::max_element(buckets, {}, [](const auto& bucket) { return bucket.elements.size(); });
+  const char* what = plan.shards_weights()     ? "weights, gradients and optimizer state"
+                     : plan.shards_gradients() ? "gradients and optimizer state"
+                                               : "optimizer state";
+  std::string text = fmt::format("states   {} of rank 0: sharded over {} ({})", what,
+                                 counted(plan.mesh.group_size(largest->axes), "rank"),
+                                 names(plan.mesh.group(0, largest->axes)));
+  if (const int copies = plan.mesh.axis_size(kReplica); copies > 1) {
+    text += fmt::format("; {} copies (its shards are on ranks {})", copies, names(plan.mesh.group(0, {kReplica})));
+  }
+  return text + "\n";
 }
 
 // Returns the Actions of a single pipeline rank in order. The middle of a long row is left out.
@@ -149,7 +209,7 @@ std::string explain_sizes(const DataShard& data_shard) {
 
 std::string explain_data_shards(const Plan& plan) {
   std::vector<std::string> axes;
-  for (const std::string& axis : kBatchAxes) {
+  for (const std::string& axis : batch_axes(plan.mesh)) {
     if (plan.mesh.axis_size(axis) > 1) axes.push_back(axis);
   }
   const bool data = axes.empty() || axes == kOverData;
@@ -180,15 +240,20 @@ std::string explain(const Plan& plan) {
                   counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
   out += fmt::format("attends  {}\n", explain_attention(plan));
   out += explain_loss(plan);
+  out += explain_update(plan.config);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
-                     !split.empty()           ? ""
-                     : plan.stages.size() > 1 ? "; every rank holds all parameters of its stages"
-                                              : "; every rank holds all parameters",
+                     !split.empty() || plan.shards_weights() ? ""
+                     : plan.schedule.rows.size() > 1 ? "; every rank holds all parameters of its stages"
+                                                     : "; every rank holds all parameters",
                      split);
+  out += explain_sharded_states(plan);
   out += "\ndata shards of a step\n" + explain_data_shards(plan);
   if (plan.schedule.rows.size() == 1) {
-    out += "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
+    const char* gathers = plan.shards_weights() ? "; UNSHARD gathers weights, RESHARD frees them" : "";
+    out += fmt::format(
+               "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD{}), microbatch or bucket\n",
+               gathers) +
            explain_rows(plan.schedule.rows[0]);
   } else {
     out += fmt::format(
@@ -207,6 +272,13 @@ std::string explain(const Plan& plan) {
         fmt::format("\nplacements of the vocabulary layers on {} pipeline ranks: parallelism.vocabulary_parallel\n{}",
                     plan.schedule.rows.size(), choices);
   }
+  if (const std::string choices = explain_zero_choices(plan); !choices.empty()) {
+    out += "\nstages of ZeRO: bytes that a rank keeps between steps, holds at the peak, and sends per step for weights "
+           "and gradients\n" +
+           choices;
+  }
+  out += "\nrecomputation: operations of each block that backward runs again, [activation_checkpoint]\n" +
+         explain_recomputation_choices(plan);
   out += "\ncommunication per step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
     out += fmt::format(

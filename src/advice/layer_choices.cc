@@ -20,14 +20,30 @@
 namespace orthant {
 namespace {
 
-constexpr const char* kNotBuilt = "not in this version";
+// The layouts of weights, gradients and optimizer state over data ranks.
+struct ZeroSettings {
+  int64_t stage = 0;
+  std::string reshard = "step";
+  int copies = 1;  // of the sharded states
+
+  std::string name() const {
+    if (stage == 0) return "";
+    return fmt::format(", ZeRO {}{}{}", stage, stage == 3 ? ", " + reshard : "",
+                       copies > 1 ? fmt::format(", {} copies", copies) : "");
+  }
+};
 
 // Sizes of one layer of the plan's model, and costs of it that several choices share.
 struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
     master = master_bytes(plan.config);
-    recompute = plan.config.activation_checkpoint.mode == "full";
+    const std::vector<Operation> operations = block_operations(a);
+    const Recomputation recompute = make_recomputation(plan.config);
+    block = column_operations(operations, {}, 0);
+    recomputed = recompute.ranges(operations);
+    repeated = recompute.repeated(operations);
+    repeats_attention = recompute.repeats_attention(operations);
     for (const auto& parameter : plan.parameters) {
       if (parameter.layer != 0) continue;
       parameters += parameter.size();
@@ -41,31 +57,56 @@ struct Layer {
   int64_t sent(CollectiveKind kind, int64_t elements) const {
     return max_elements_sent(kind, ranks, std::array{elements});
   }
-  int64_t gradients() const { return parameters * master; }
+  // Returns the bytes of gradients that are kept between passes: none with updates in backward.
+  int64_t gradients() const { return plan.config.optimizer.in_backward ? 0 : parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
   // Returns the bytes of master weights and optimizer state.
   int64_t optimizer() const { return parameters * master + optimizer_state; }
   // Returns the bytes that ZeRO 1 shards: the optimizer's state, and masters of another dtype than the weights.
   int64_t shardable() const { return optimizer_state + (element == master ? 0 : parameters * master); }
-  // Returns the bytes of weights, gradients and optimizer state.
-  int64_t state(bool shards_optimizer = false) const {
-    return (shards_optimizer ? shardable() / ranks : shardable()) + parameters * element + gradients();
+  // Returns the bytes of weights, gradients and optimizer state that a rank keeps.
+  int64_t state(const ZeroSettings& zero = {}) const {
+    const int64_t sharded = (zero.stage >= 1 ? shardable() : 0) + (zero.stage >= 2 ? gradients() : 0) +
+                            (zero.stage >= 3 ? parameters * element : 0);
+    return shardable() + gradients() + parameters * element - sharded + sharded * zero.copies / ranks;
   }
-  // Returns the bytes that the busiest rank sends for gradients and weights. ZeRO 1 gathers the weights.
-  int64_t parameter_bytes(bool shards_optimizer) const {
-    if (!shards_optimizer) return sent(CollectiveKind::all_reduce, parameters) * master;
-    return sent(CollectiveKind::reduce_scatter, parameters) * master + gathered_weights();
+  // Returns the bytes that the busiest rank sends for gradients and weights. Stages 2 and 3 reduce the gradients of
+  // every microbatch, and stage 3 gathers weights for it, unless reshard is "step". Copies are summed once a step.
+  int64_t parameter_bytes(const ZeroSettings& zero, int data) const {
+    if (zero.stage == 0) return sent(CollectiveKind::all_reduce, parameters) * master;
+    const auto& t = plan.config.training;
+    const int shards = ranks / zero.copies;
+    const int64_t microbatches = num_microbatches(t.global_batch_size, t.local_batch_size, data);
+    const bool once = zero.stage == 1 || (zero.stage == 3 && zero.reshard == "step");
+    const int64_t gathers = once || zero.stage == 2 ? 1 : zero.reshard == "never" ? microbatches : 2 * microbatches;
+    const auto busiest = [&](CollectiveKind kind, int among, int64_t elements) {
+      return max_elements_sent(kind, among, std::array{elements});
+    };
+    return (once ? 1 : microbatches) * busiest(CollectiveKind::reduce_scatter, shards, parameters) * master +
+           gathers * busiest(CollectiveKind::all_gather, shards, parameters) * element +
+           busiest(CollectiveKind::all_reduce, zero.copies, parameters / shards) * master;
   }
-  int64_t gathered_weights() const { return sent(CollectiveKind::all_gather, parameters) * element; }
   // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
-    const int64_t row = tokens * element, stream = row * a.hidden_size;
-    if (recompute) return stream;
-    return block_bytes(column_operations(block_operations(a), {}, 0), {.stream = stream,
-                                                                       .row = row,
-                                                                       .all_tokens_statistic = tokens * master,
-                                                                       .shard_statistic = tokens * master,
-                                                                       .attention = attention.saved_bytes});
+    const int64_t row = tokens * element;
+    return block_bytes(block,
+                       {.stream = row * a.hidden_size,
+                        .row = row,
+                        .all_tokens_statistic = tokens * master,
+                        .shard_statistic = tokens * master,
+                        .attention = attention.saved_bytes},
+                       recomputed);
+  }
+  // Returns the number of kept tensors of the residual stream's size: the block's input, the sum after attention and
+  // the outputs of the two norms, without those that are recomputed.
+  int64_t kept_streams() const {
+    int64_t count = 0;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const bool again = std::ranges::any_of(
+          recomputed, [&](const RecomputedRange& range) { return range.contains(i) && range.begin < i; });
+      if (block[i].operation.reads_stream() && !again) ++count;
+    }
+    return count;
   }
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
@@ -78,11 +119,18 @@ struct Layer {
   const Plan& plan;
   const Architecture& a;
   int ranks, element = 4, master = 4;
-  bool recompute = false;  // forward keeps only its input, and runs again in backward
+  std::vector<ColumnOperation> block;
+  std::vector<RecomputedRange> recomputed;  // of a block that recomputes
+  std::vector<Operation> repeated;
+  bool repeats_attention = false;
   int64_t parameters = 0;       // elements
   int64_t optimizer_state = 0;  // bytes
   int64_t step_row = 0;    // elements of the residual stream for the global batch
 };
+
+ZeroSettings zero_of(const Plan& plan) {
+  return {plan.config.parallelism.zero_stage, plan.config.parallelism.zero_reshard, plan.mesh.axis_size(kReplica)};
+}
 
 std::string cut_name(const SequencePlan& cut, int data) {
   std::string text = data > 1 ? fmt::format("data {}", data) : "";
@@ -102,10 +150,12 @@ void set_not_comparable(LayerChoice& choice, std::string remark) {
 
 LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
-  if (layer.plan.shards_optimizer()) choice.name += ", ZeRO 1";
+  ZeroSettings zero = zero_of(layer.plan);
+  if (data % zero.copies != 0) zero.copies = 1;
+  choice.name += zero.name();
   const auto& t = layer.plan.config.training;
-  choice.parameter_bytes = layer.parameter_bytes(layer.plan.shards_optimizer());
-  choice.state_bytes = layer.state(layer.plan.shards_optimizer());
+  choice.parameter_bytes = layer.parameter_bytes(zero, data);
+  choice.state_bytes = layer.state(zero);
   const auto sizes = microbatch_sizes(make_data_shard(t.global_batch_size, t.local_batch_size, data, 0));
   const int64_t largest = layer.largest_microbatch(data);
   for (int u = 0; u < cut.ulysses; ++u) {
@@ -117,7 +167,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
           for (const auto& messages : all)
             (messages.axis == kRing ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
         };
-        add(traffic.forward, layer.recompute ? 2 : 1);
+        add(traffic.forward, layer.repeats_attention ? 2 : 1);
         add(traffic.backward, 1);
       }
       choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);
@@ -156,34 +206,19 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   return cuts;
 }
 
-// Adds ZeRO on top of data parallelism over all ranks, unless the plan has stage 1 already: stage 1, and the two stages
-// that cannot be run yet, which reduce gradients, and gather weights in stage 3, for every microbatch. Rajbhandari et
-// al. 2020 (arXiv 1910.02054), section 7.
+// Adds data parallelism over all ranks with the other stages of ZeRO: Rajbhandari et al. 2020 (arXiv 1910.02054),
+// section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
-  const int n = layer.ranks;
-  if (!layer.plan.shards_optimizer()) {
-    LayerChoice one = data;
-    one.name = fmt::format("data {}, ZeRO 1", n);
-    one.parameter_bytes = layer.parameter_bytes(true);
-    one.state_bytes = layer.state(true);
-    one.chosen = false;
-    choices.push_back(one);
+  const std::string own = zero_of(layer.plan).name();
+  for (const ZeroSettings& zero : {ZeroSettings{0}, {1}, {2}, {3, "step"}, {3, "never"}, {3, "microbatch"}}) {
+    if (zero.name() == own) continue;
+    LayerChoice choice = data;
+    choice.name = fmt::format("data {}{}", layer.ranks, zero.name());
+    choice.parameter_bytes = layer.parameter_bytes(zero, layer.ranks);
+    choice.state_bytes = layer.state(zero);
+    choice.chosen = false;
+    choices.push_back(choice);
   }
-  LayerChoice two = data;
-  two.name = fmt::format("data {}, ZeRO 2", n);
-  const auto& t = layer.plan.config.training;
-  const int64_t microbatches = num_microbatches(t.global_batch_size, t.local_batch_size, n);
-  const int64_t reduced = layer.parameter_bytes(true) - layer.gathered_weights();
-  two.parameter_bytes = microbatches * reduced + layer.gathered_weights();
-  two.state_bytes = (layer.shardable() + layer.gradients()) / n + layer.parameters * layer.element;
-  set_not_comparable(two, kNotBuilt);
-  two.chosen = false;
-  LayerChoice three = two;
-  three.name = fmt::format("data {}, ZeRO 3", n);
-  three.parameter_bytes = microbatches * (reduced + 2 * layer.gathered_weights());
-  three.state_bytes = layer.state() / n;
-  choices.push_back(two);
-  choices.push_back(three);
 }
 
 // Returns the setting that makes a full plan of a row (such plans have tables of their own), or why it is illegal.
@@ -203,7 +238,7 @@ std::string planned_by(const Layer& layer, const std::string& key, bool cut_sequ
                      cut_sequence ? "" : ", with tensor_parallel_sequence = false");
 }
 
-// Adds three rows; recomputation of a forward repeats the layer's communication:
+// Adds three rows; recomputation repeats the communication of its products:
 //   tensor             heads and MLP are sharded as in Megatron-LM: 4 all-reduces of the residual stream per layer,
 //                      2 forward and 2 backward
 //   tensor + sequence  4 reduce-scatters and 4 all-gathers instead, and 2 all-gathers more because the inputs of
@@ -216,21 +251,21 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
   const int64_t tokens = layer.largest_microbatch(1) * t.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
-  // Tensors that are not sharded by heads: the block's input, the sum after attention and the outputs of the two norms.
-  // With recomputation, only the block's input is kept.
-  const int64_t streams = (layer.recompute ? 1 : 4) * tokens * layer.a.hidden_size * layer.element;
-  const int again = layer.recompute ? 1 : 0;
+  // Tensors that are not sharded by heads.
+  const int64_t streams = layer.kept_streams() * tokens * layer.a.hidden_size * layer.element;
+  const std::vector<LinearShape> again = linear_shapes(layer.repeated);
+  const int64_t reductions = std::ranges::count(again, true, &LinearShape::to_stream);
   const int64_t reduced = layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element;
   const int64_t gathered = layer.sent(CollectiveKind::all_gather, layer.step_row) * layer.element;
   LayerChoice tensor{.name = fmt::format("tensor {}", n),
                      .data = 0,
-                     .activation_bytes = (4 + 2 * again) * reduced,
+                     .activation_bytes = (4 + reductions) * reduced,
                      .state_bytes = layer.state() / n,
                      .saved_bytes = streams + (kept - streams) / n};
   set_not_comparable(tensor, planned_by(layer, "tensor_parallel_degree", false));
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
-  sequence.activation_bytes = (10 + 4 * again) * gathered;
+  sequence.activation_bytes = (10 + std::ssize(again)) * gathered;
   sequence.saved_bytes = kept / n;
   set_not_comparable(sequence, planned_by(layer, "tensor_parallel_degree"));
   const int live = std::min(n, num_microbatches(t.global_batch_size, t.local_batch_size, 1));
@@ -258,7 +293,7 @@ std::vector<LayerChoice> layer_choices(const Plan& plan) {
   const Layer layer(plan);
   if (layer.ranks == 1 || plan.sequence.method == SequenceMethod::linformer) return choices;
   const SequencePlan& own = plan.sequence;
-  const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size(kData);
+  const int cut_ranks = own.ulysses * own.ring, data = data_ranks(plan.mesh);
   choices.push_back(cut_choice(layer, {.placement = SequencePlacement::contiguous}, layer.ranks));
   choices.back().chosen = cut_ranks == 1;
   const LayerChoice whole = choices.back();
@@ -292,7 +327,7 @@ const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
 }
 
 std::string explain_layer_choices(const Plan& plan) {
-  if (plan.tensor.ranks() > 1 || plan.stages.size() > 1) return "";  // these plans have tables of their own
+  if (plan.tensor.ranks() > 1 || plan.schedule.rows.size() > 1) return "";  // these plans have tables of their own
   const auto choices = layer_choices(plan);
   if (choices.empty() && plan.mesh.size() > 1) {
     return "  not compared: Linformer computes another function than full attention, so the layouts of full attention "

@@ -7,13 +7,13 @@
 #include <cmath>
 
 #include "advice/alternatives.h"
+#include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
 
 namespace orthant {
-
 std::string gib_number(int64_t bytes) {
   const double gib = static_cast<double>(bytes) / 0x1p30;
   const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
@@ -32,6 +32,13 @@ void require_fitting(const Plan& plan) {
   const auto largest = std::max_element(plan.memory.begin(), plan.memory.end(), total);
   if (fits_a_rank(plan.config, largest->total())) return;
   std::vector<std::string> fitting;
+  const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan);
+  const RecomputationChoice* const best = cheapest(recomputations, plan.config);
+  if (best != nullptr && best->setting.mode == "selective") {
+    Config other = plan.config;
+    other.activation_checkpoint = best->setting;
+    fitting.push_back(fmt::format("{} ({})", changed_settings(plan.config, other), gib_text(best->memory_bytes)));
+  }
   for (const Alternative& other : alternatives_to(plan)) {
     if (fits_a_rank(plan.config, other.memory_bytes)) {
       fitting.push_back(fmt::format("{} ({})", other.change, gib_text(other.memory_bytes)));

@@ -6,9 +6,11 @@
 #include "advice/alternatives.h"
 #include "advice/layer_choices.h"
 #include "advice/memory_limit.h"
+#include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
 #include "advice/vocabulary_choices.h"
+#include "advice/zero_choices.h"
 #include "config/from_config.h"
 #include "plan/pipeline.h"
 #include "schedule/bubbles.h"
@@ -92,6 +94,36 @@ void add_schedule(Json& out, const Plan& plan) {
   }
 }
 
+void add_zero_choices(Json& out, const Plan& plan) {
+  out["zero_choices"] = Json::array();
+  for (const ZeroChoice& choice : zero_choices(plan)) {
+    out["zero_choices"].push_back({{"zero_stage", choice.stage},
+                                   {"zero_reshard", choice.reshard},
+                                   {"state_bytes", choice.state_bytes},
+                                   {"memory_bytes", choice.memory_bytes},
+                                   {"parameter_bytes_sent", choice.sent_bytes},
+                                   {"refusal", choice.refusal},
+                                   {"chosen", choice.chosen}});
+  }
+}
+
+void add_recomputation_choices(Json& out, const Plan& plan) {
+  out["recomputation_choices"] = Json::array();
+  const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
+  const RecomputationChoice* const best = cheapest(choices, plan.config);
+  for (const RecomputationChoice& choice : choices) {
+    out["recomputation_choices"].push_back({{"mode", choice.setting.mode},
+                                            {"operations", choice.setting.operations},
+                                            {"layers", choice.setting.layers},
+                                            {"memory_bytes", choice.memory_bytes},
+                                            {"extra_flops", choice.extra_flops},
+                                            {"extra_bytes_sent", choice.extra_bytes},
+                                            {"refusal", choice.refusal},
+                                            {"chosen", choice.chosen},
+                                            {"recommended", &choice == best}});
+  }
+}
+
 void add_choices(Json& out, const Plan& plan) {
   out["layer_choices"] = Json::array();
   const auto choices = layer_choices(plan);
@@ -165,6 +197,8 @@ std::string plan_json(const Plan& plan) {
                                     {"bytes_per_step", entry.bytes_per_rank}});
   }
   add_schedule(out, plan);
+  add_zero_choices(out, plan);
+  add_recomputation_choices(out, plan);
   add_choices(out, plan);
   out["alternatives"] = Json::array();
   for (const Alternative& other : alternatives_to(plan)) {

@@ -21,7 +21,7 @@ namespace {
 
 // Returns the tokens of one replica of the tensor mesh in a step.
 double tokens_of(const Plan& plan) {
-  const double replicas = plan.mesh.axis_size(kData) * plan.sequence.ulysses * plan.sequence.ring;
+  const double replicas = data_ranks(plan.mesh) * plan.sequence.ulysses * plan.sequence.ring;
   return static_cast<double>(plan.tokens_per_step()) / replicas;
 }
 
@@ -40,16 +40,21 @@ double split_share(const Plan& plan) {
 }
 
 // Returns the elements received per step for one layer's products. Every microbatch gathers the weights again, and
-// recomputation repeats the forward's communication.
+// the blocks that recompute repeat a part of the forward's.
 TensorVolume count_received_elements_per_step(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
-  const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
+  const int shares = data_ranks(plan.mesh) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
   const std::vector<LinearShape> linears = linear_shapes(block_operations(plan.architecture));
   TensorVolume elements = count_received_elements(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
   elements.forward *= microbatches;
   elements.backward *= microbatches;
-  if (plan.config.activation_checkpoint.mode == "full") elements.backward += elements.forward;
+  const Recomputation recompute = make_recomputation(plan.config);
+  const int64_t layers = plan.architecture.num_hidden_layers;
+  const double recomputing = static_cast<double>(recompute.num_layers(0, layers)) / static_cast<double>(layers);
+  const std::vector<LinearShape> repeated = linear_shapes(recompute.repeated(block_operations(plan.architecture)));
+  const TensorVolume again = count_received_elements(tensor, repeated, tokens_of(plan) / microbatches);
+  elements.backward += recomputing * microbatches * again.forward;
   return elements;
 }
 
@@ -114,7 +119,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
-      const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
+      const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, data_ranks(plan.mesh));
       choice.refusal = misfit ? misfit->what() : error.what();
     }
   }

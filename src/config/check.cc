@@ -101,11 +101,39 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
 void check_settings_without_effect(const Config& config) {
   if (config.model.objective != "masked") require_default(config, "model.masked_share", "model.objective");
   if (!config.data.mask_documents) require_default(config, "data.long_documents", "data.mask_documents");
+  if (config.parallelism.zero_stage == 0) {
+    require_default(config, "parallelism.data_parallel_shard_degree", "parallelism.zero_stage");
+    require_default(config, "parallelism.data_parallel_replicate_degree", "parallelism.zero_stage");
+  }
+  if (config.training.max_norm == 0) require_default(config, "training.clip_by", "training.max_norm");
+  if (config.parallelism.zero_stage < 3) {
+    require_default(config, "parallelism.zero_reshard", "parallelism.zero_stage");
+  }
   const auto read = optimizer_spec(config.optimizer).settings;
   for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {
     for (const std::string& setting : other.settings) {
       if (std::ranges::count(read, setting) == 0) require_default(config, "optimizer." + setting, "optimizer.name");
     }
+  }
+}
+
+void check_recomputation(const Config& config) {
+  constexpr const char *kMode = "activation_checkpoint.mode", *kLayers = "activation_checkpoint.layers",
+                       *kOperations = "activation_checkpoint.operations";
+  const auto& recompute = config.activation_checkpoint;
+  if (recompute.mode == "none") require_default(config, kLayers, kMode);
+  if (recompute.mode != "selective") require_default(config, kOperations, kMode);
+  if (recompute.mode == "selective" && recompute.operations.empty()) {
+    refuse(config, kOperations,
+           fmt::format("must name at least one of {} with {}, such as [\"norms\", \"swiglu\"]",
+                       join(std::vector<std::string>(std::begin(kRecomputedParts), std::end(kRecomputedParts)), ", "),
+                       config.locate(kMode)),
+           {kMode});
+  }
+  if (recompute.layers > config.model.num_hidden_layers) {
+    refuse(config, kLayers,
+           fmt::format("must be at most {}, or no block recomputes", config.locate("model.num_hidden_layers")),
+           {"model.num_hidden_layers"}, {static_cast<double>(config.model.num_hidden_layers)});
   }
 }
 
@@ -132,11 +160,27 @@ void check_linformer(const Config& config) {
 }
 
 void check_post_validation(const Config& config) {
-  if (!config.parallelism.pipeline_parallel_post_validation || !shards_vocabulary(config)) return;
-  refuse(config, "parallelism.pipeline_parallel_post_validation",
-         fmt::format("must be false with {}, because all ranks then wait for each other in every microbatch",
-                     config.locate("parallelism.vocabulary_parallel")),
-         {"parallelism.vocabulary_parallel"});
+  if (!config.parallelism.pipeline_parallel_post_validation) return;
+  const auto must_be_false = [&](const char* other, const char* reason) {
+    refuse(config, "parallelism.pipeline_parallel_post_validation",
+           fmt::format("must be false with {}, because {}", config.locate(other), reason), {other});
+  };
+  if (shards_vocabulary(config)) {
+    must_be_false("parallelism.vocabulary_parallel", "all ranks then wait for each other in every microbatch");
+  }
+  if (config.training.clips_by_previous_norm()) {
+    must_be_false("training.clip_by", "no update then waits for the norm of its step");
+  }
+}
+
+void check_update_in_backward(const Config& config) {
+  if (!config.optimizer.in_backward) return;
+  if (config.training.max_norm == 0 || config.training.clips_by_previous_norm()) return;
+  refuse(config, "training.max_norm",
+         fmt::format("must be 0 unless training.clip_by is \"previous_norm\" with {}, because the norm of all "
+                     "gradients is known only after backward",
+                     config.locate("optimizer.in_backward")),
+         {"training.clip_by", "optimizer.in_backward"}, {0});
 }
 
 void refuse_unbuilt(const Config& config) {
@@ -144,8 +188,6 @@ void refuse_unbuilt(const Config& config) {
     if (!holds) refuse(config, key, fmt::format("must be {}, because this version of Orthant {}", value, reason));
   };
   require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "has no blocks of GPT-2");
-  require_value(config.parallelism.zero_stage <= 1, "parallelism.zero_stage", "0 or 1",
-                "does not shard gradients or weights over data ranks");
   require_value(config.parallelism.expert_parallel_degree == 1, "parallelism.expert_parallel_degree", "1",
                 "has no expert parallelism");
 }
@@ -171,10 +213,12 @@ void check_config(const Config& config, const BuildFeatures& abilities) {
   check_settings_without_effect(config);
   check_data(config);
   check_heads(config);
+  check_recomputation(config);
   check_linformer(config);
   check_batch(config);
   check_parallelism(config);
   check_post_validation(config);
+  check_update_in_backward(config);
   refuse_unbuilt(config);
 }
 

@@ -59,6 +59,8 @@ struct TrainingConfig {
   int64_t local_batch_size = 4;
   std::string dtype = "float32";
   double max_norm = 1.0;
+  std::string clip_by = "norm";
+  bool clips_by_previous_norm() const { return max_norm > 0 && clip_by == "previous_norm"; }
   double label_smoothing = 0.0;
   double z_loss = 0.0;
   int64_t seed = 1234;
@@ -67,6 +69,8 @@ struct TrainingConfig {
 
 struct ActivationCheckpointConfig {
   std::string mode = "none";
+  std::vector<std::string> operations = {};
+  int64_t layers = 1;
 };
 
 struct LrSchedulerConfig {
@@ -94,6 +98,9 @@ struct CheckpointConfig {
 struct ParallelismConfig {
   int64_t data_parallel_degree = -1;
   int64_t zero_stage = 0;
+  std::string zero_reshard = "step";
+  int64_t data_parallel_shard_degree = 0;
+  int64_t data_parallel_replicate_degree = 0;
   double bucket_mib = 25.0;
   std::string tensor_parallel_kind = "1d";
   int64_t tensor_parallel_degree = 1;

@@ -43,10 +43,19 @@ OutputLoss make_output_loss(const Config& config) {
           .z_weight = config.training.z_loss};
 }
 
+Recomputation make_recomputation(const Config& config) {
+  const auto& recompute = config.activation_checkpoint;
+  if (recompute.mode == "none") return {};
+  if (recompute.mode == "full") return {.names = {kWholeBlock}, .layers = recompute.layers};
+  return {.names = recompute.operations, .layers = recompute.layers};
+}
+
 namespace {
 
 constexpr const char* kTensorMeshKey = "parallelism.tensor_parallel_mesh";
 constexpr const char* kDataKey = "parallelism.data_parallel_degree";
+constexpr const char* kShardKey = "parallelism.data_parallel_shard_degree";
+constexpr const char* kReplicateKey = "parallelism.data_parallel_replicate_degree";
 
 struct Degree {
   std::string axis;
@@ -91,7 +100,39 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
                 keys, {product});
 }
 
+// Returns the number of copies of the sharded states among the data ranks; 1 if no states are sharded. Throws Refusal
+// if the degrees do not fit these ranks.
+int64_t replicas_of(const Config& config, int64_t data) {
+  if (config.parallelism.zero_stage == 0) return 1;
+  const int64_t shard = config.parallelism.data_parallel_shard_degree,
+                replicate = config.parallelism.data_parallel_replicate_degree;
+  const int64_t given = std::clamp<int64_t>(shard, 1, data + 1) * std::clamp<int64_t>(replicate, 1, data + 1);
+  if (shard > 0 && replicate > 0 && given != data) {
+    refuse(config, kShardKey,
+           fmt::format("x {} must equal the {}", config.locate(kReplicateKey), counted(data, "data rank")),
+           {kReplicateKey, kDataKey}, {static_cast<double>(data), static_cast<double>(given)});
+  }
+  if (data % given != 0) {
+    const char* key = shard > 0 ? kShardKey : kReplicateKey;
+    refuse(config, key, fmt::format("must divide the {}", counted(data, "data rank")), {kDataKey},
+           {static_cast<double>(given)});
+  }
+  return replicate > 0 ? replicate : shard > 0 ? data / shard : 1;
+}
+
 }  // namespace
+
+Axes batch_axes(const Mesh& mesh) {
+  Axes axes = {kRow, kDepth, kData};
+  if (mesh.has(kReplica)) axes.push_back(kReplica);
+  return axes;
+}
+
+int data_ranks(const Mesh& mesh) { return mesh.axis_size(kData) * mesh.axis_size(kReplica); }
+
+bool has_gradients_by_unit(const Config& config) {
+  return config.parallelism.zero_stage >= 2 || config.optimizer.in_backward;
+}
 
 bool shards_vocabulary(const Config& config) {
   const std::string& how = config.parallelism.vocabulary_parallel;
@@ -117,6 +158,12 @@ Mesh make_mesh(const Config& config, int ranks) {
   if (rest != nullptr) rest->size = ranks / static_cast<int>(product);
   std::vector<Axis> axes;
   for (const Degree& degree : degrees) {
+    if (degree.axis == kData) {
+      const int64_t replicas = replicas_of(config, degree.size);
+      axes.push_back({kData, static_cast<int>(degree.size / replicas)});
+      if (replicas > 1) axes.push_back({kReplica, static_cast<int>(replicas)});
+      continue;
+    }
     if (degree.axis != "tensor") {
       axes.push_back({degree.axis, static_cast<int>(degree.size)});
       continue;
@@ -152,7 +199,7 @@ TensorPlan make_tensor_plan(const Config& config, const Mesh& mesh, const Sequen
     plan.form = ProductForm::summa;
   }
   if (plan.ranks() == 1) return {};
-  check_tensor_parallel(config, plan, sequence, mesh.axis_size(kData));
+  check_tensor_parallel(config, plan, sequence, data_ranks(mesh));
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "mesh/mesh.h"
 #include "model/architecture.h"
+#include "model/recompute_plan.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/tensor/plan.h"
 
@@ -17,6 +18,13 @@ Architecture make_architecture(const Config& config, int64_t vocab_size);
 
 /// Returns the loss that training computes from a token's logits.
 OutputLoss make_output_loss(const Config& config);
+
+/// Returns which operations of which blocks backward recomputes.
+Recomputation make_recomputation(const Config& config);
+
+/// True if gradients exist in full only while the passes of their unit need them: they are sharded, or each unit is
+/// updated as soon as they are summed.
+bool has_gradients_by_unit(const Config& config);
 
 /// True if the embedding and the output layer are sharded by vocabulary rows over all pipeline ranks.
 bool shards_vocabulary(const Config& config);
@@ -35,8 +43,10 @@ TensorPlan make_tensor_plan(const Config& config, const Mesh& mesh, const Sequen
 /// tensor_parallel_kind = "auto" it does not check the sharding of weights, because that is not chosen yet.
 void check_mesh(const Config& config, int ranks);
 
-/// The axes that shard the batch, from inner to outer.
-inline const Axes kBatchAxes = {kRow, kDepth, kData};
+/// The axes of the mesh that shard the batch, from inner to outer.
+Axes batch_axes(const Mesh& mesh);
+/// The number of data ranks: those that shard states times the replicas of them.
+int data_ranks(const Mesh& mesh);
 
 /// Returns the sizes of one layer's attention, with all heads, for a microbatch of `sequences` sequences.
 SequenceAttention attention_of(const Config& config, const Architecture& architecture, int64_t sequences);

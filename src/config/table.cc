@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/text.h"
+#include "model/recompute_plan.h"
 #include "parallel/pipeline/plan.h"
 
 namespace orthant {
@@ -163,6 +164,9 @@ const Key kTable[] = {
       "dtype of the computation; bfloat16 keeps float32 master weights and gradients", "float32, bfloat16 or float64"),
   KEY(training, max_norm, at_least(0), "",
       "largest global norm of the gradients, which are clipped to it; 0 = no clipping"),
+  KEY(training, clip_by, one_of({"norm", "previous_norm"}), "",
+      "clip by the gradient norm of the same step, or of the step before it, which is known before backward; the first "
+      "step is then not clipped"),
   KEY(training, label_smoothing, between(0, 1), "",
       "fraction of each label that training spreads evenly over the vocabulary, as cross_entropy of PyTorch does"),
   KEY(training, z_loss, at_least(0), "",
@@ -171,8 +175,14 @@ const Key kTable[] = {
   KEY(training, seed_weights, any(), "",
       "true: draw initial weights from the seed; false: read the weights of model.from"),
 
-  KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
-      "full: keep only the input of each block, and recompute the rest in backward"),
+  KEY(activation_checkpoint, mode, one_of({"none", "selective", "full"}), "",
+      "full: keep only the input of each block, and recompute the rest in backward; selective: recompute "
+      "the parts in operations"),
+  KEY(activation_checkpoint, operations, one_of({std::begin(kRecomputedParts), std::end(kRecomputedParts)}), "",
+      "with mode = \"selective\", the operations of a block that backward recomputes; swiglu: only the activation of "
+      "the MLP, also GELU"),
+  KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
+      "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
@@ -186,6 +196,9 @@ const Key kTable[] = {
       "decoupled with adamw and muon; added to the gradient with sgd"),
   KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
       "parameters that decay: matrices, without norm gains and biases; or all parameters"),
+  KEY(optimizer, in_backward, any(), "",
+      "updates the parameters of a block as soon as backward has their gradients, and frees these; requires one "
+      "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -209,7 +222,15 @@ const Key kTable[] = {
       "replicas of the model; -1 = the rest"),
   KEY(parallelism, zero_stage, between(0, 3), "",
       "state sharded over the ranks that sum a parameter's gradient: 1 optimizer state, 2 also gradients, 3 also "
-      "weights; this version: 0 or 1"),
+      "weights",
+      "ZeRO stage, 0 to 3; 0 shards nothing"),
+  KEY(parallelism, zero_reshard, one_of({"never", "step", "microbatch"}), "",
+      "when zero_stage 3 frees gathered weights: never after a forward, only after a backward; after the last pass of "
+      "a step; after each forward and backward of a microbatch"),
+  KEY(parallelism, data_parallel_shard_degree, at_least(0), "ranks",
+      "data ranks that share one copy of sharded states (HSDP); 0 = the data ranks / data_parallel_replicate_degree"),
+  KEY(parallelism, data_parallel_replicate_degree, at_least(0), "ranks",
+      "copies of sharded states among the data ranks (HSDP); 0 = the data ranks / data_parallel_shard_degree, or 1"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
       "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto: the mesh that sends least"),

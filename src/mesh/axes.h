@@ -12,6 +12,8 @@ using Axes = std::vector<std::string>;
 inline const std::string kColumn = "column", kRow = "row", kDepth = "depth";  // tensor parallelism, inner to outer
 inline const std::string kUlysses = "ulysses", kRing = "ring";  // sequence parallelism
 inline const std::string kData = "data", kPipeline = "pipeline";
+/// Copies of sharded states: the data ranks that do not shard them. A mesh has this axis only if there are such ranks.
+inline const std::string kReplica = "replica";
 
 /// Single axes as arguments of collectives.
 inline const Axes kOverColumns = {kColumn}, kOverRows = {kRow}, kOverData = {kData}, kOverPipeline = {kPipeline};

@@ -28,7 +28,6 @@ Operation from_stream(const Architecture& a, const std::string& fused, const std
   Operation linear{.kind = OperationKind::linear,
                    .weight = parts.size() > 1 ? fused : fused + ".weight",
                    .in = a.hidden_size,
-                   .output_is_temporary = true,
                    .additions = a.hidden_size + (biased ? 1 : 0)};
   for (const Part& part : parts) {
     linear.out += part.rows;
@@ -81,7 +80,6 @@ Operation head_norm(const Architecture& a, int64_t width) {
                  .weight = fused,
                  .in = width,
                  .out = width,
-                 .output_is_temporary = true,
                  .statistics = a.num_attention_heads + a.num_key_value_heads,
                  .additions = 2 * a.head_dim};
   for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {

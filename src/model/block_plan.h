@@ -35,9 +35,6 @@ struct Operation {
   std::string weight = {};    // name of its weight within the block: of one parameter, or fused of several
   int64_t in = 0, out = 0;
   bool to_stream = false;  // the output is added to the residual stream; otherwise the next operation reads it
-  /// True if the model frees the output in forward as soon as the next operation has read it, unless that one keeps it.
-  /// All other outputs live until the block ends.
-  bool output_is_temporary = false;
   int64_t statistics = 0;  // numbers of each token that it keeps for backward, in float32 or float64
   int64_t additions = 0;   // that an element passes through in forward and backward, those over keys left out
   int64_t stored = 1;      // tensors that forward stores in the working dtype

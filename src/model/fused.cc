@@ -50,6 +50,7 @@ Primitives fused_primitives(std::shared_ptr<const AttentionCore> core) {
                       const Weight& table) { return Embedding::apply(tokens, table.value, handle(table)); },
       .add_norm = fused_add_norm,
       .linear = linear,
+      .linear_backward = linear_backward,
       .attention = [core](const at::Tensor& qkv, const Microbatch& batch,
                           const AttentionShape& shape) { return attention(*core, qkv, batch, shape); },
       .local = fused_local,

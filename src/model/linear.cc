@@ -15,6 +15,18 @@ namespace {
 
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS's values
 
+at::Tensor gradients(const at::Tensor& x, const Weight& weight, const at::Tensor& dy_BTO, bool wants_dx) {
+  const at::Tensor dy = dy_BTO.contiguous().view({-1, dy_BTO.size(-1)});
+  accumulate_bias(weight, dy);  // runs first: without the input's gradient, more memory is free
+  at::Tensor dx;
+  if (wants_dx) dx = dy.mm(weight.value.detach()).view(x.sizes());
+  // A deferred product keeps x alive. detach() releases the graph that computed x, which holds more memory.
+  weight.add_weight_product([&weight, dy, x = x.detach()] {
+    add_weight_gradient(weight, dy, x.view({-1, x.size(-1)}));
+  });
+  return dx;
+}
+
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& value,
                             int64_t weight) {
@@ -28,18 +40,10 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
+                                                 const torch::autograd::variable_list& outer) {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const at::Tensor x = context->get_saved_variables()[0];
-    const at::Tensor dy = gradients[0].contiguous().view({-1, gradients[0].size(-1)});
-    accumulate_bias(*weight, dy);  // runs first: without the input's gradient, more memory is free
-    at::Tensor dx;
-    if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
-    // A deferred product keeps x alive. detach() releases the graph that computed x, which holds more memory.
-    weight->add_weight_product([weight, dy, x = x.detach()] {
-      add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)}));
-    });
-    return {dx, at::Tensor(), at::Tensor()};
+    return {gradients(x, *weight, outer[0], context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -47,6 +51,10 @@ struct Linear : torch::autograd::Function<Linear> {
 
 at::Tensor linear(const at::Tensor& x, const Weight& weight) {
   return Linear::apply(x, weight.value, reinterpret_cast<int64_t>(&weight));
+}
+
+at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy) {
+  return gradients(x, weight, dy, true);
 }
 
 void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool add) {

@@ -11,6 +11,8 @@ namespace orthant {
 /// x W^T + b under autograd, [..., C] x [O, C] -> [..., O]. Backward returns the gradient of x and accumulates those of
 /// the weight and its bias.
 at::Tensor linear(const at::Tensor& x, const Weight& weight);
+/// That backward alone, for a gradient dy [..., O] of the product: returns the gradient of x.
+at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy);
 
 /// sum [N, O] = a [N, C] b [C, O], or sum += a b if `add`. The product is never rounded below the precision of sum. For
 /// bfloat16 operands and a float32 sum on the CPU it uses MKL's bf16 x bf16 -> f32 product if the PyTorch wheel

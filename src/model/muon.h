@@ -9,7 +9,8 @@ namespace orthant {
 
 /// Returns nearly U V^T for m = U S V^T: a matrix [rows, cols] whose singular values lie near 1. It runs five
 /// Newton-Schulz iterations X <- a X + (b A + c A^2) X with A = X X^T on m divided by its Frobenius norm, in m's dtype.
-at::Tensor orthogonalized(const at::Tensor& m);
+/// If m is moved in, it takes update_elements() of temporary memory, the result included.
+at::Tensor orthogonalized(at::Tensor m);
 
 /// One matrix with its hyperparameters.
 struct MuonStep {

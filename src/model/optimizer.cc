@@ -92,17 +92,20 @@ at::Tensor Optimizer::State::part(size_t parameter) const {
 }
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
-  const at::NoGradGuard no_grad;
-  const bool is_double = weights_.masters().scalar_type() == at::kDouble;
   for (size_t parameter = 0; parameter < weights_.parameters().size(); ++parameter) {
-    if (weights_.owned().part(parameter).count == 0) continue;
-    if (requires_single_owner(config_, weights_.parameters()[parameter])) {
-      step_matrix(parameter, lr, gradient_scale);
-    } else if (is_double) {
-      step_elements<double>(parameter, step, lr, gradient_scale);
-    } else {
-      step_elements<float>(parameter, step, lr, gradient_scale);
-    }
+    step_parameter(parameter, step, lr, gradient_scale);
+  }
+}
+
+void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale) {
+  const at::NoGradGuard no_grad;
+  if (weights_.owned().part(parameter).count == 0) return;
+  if (requires_single_owner(config_, weights_.parameters()[parameter])) {
+    step_matrix(parameter, lr, gradient_scale);
+  } else if (weights_.masters().scalar_type() == at::kDouble) {
+    step_elements<double>(parameter, step, lr, gradient_scale);
+  } else {
+    step_elements<float>(parameter, step, lr, gradient_scale);
   }
 }
 
@@ -112,9 +115,8 @@ double Optimizer::weight_decay_of(size_t parameter) const {
 
 template <class T>
 void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double gradient_scale) {
-  const OwnedElements::Part& part = weights_.owned().part(parameter);
-  const int64_t begin = weights_.flat().parameter_offsets[parameter] + part.begin;
-  const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
+  const at::Tensor rounded = weights_.owned_value(parameter);
+  const bool rounds = rounded.scalar_type() == at::kBFloat16;
   std::vector<T*> state;
   for (const State& each : state_) {
     if (!each.has(weights_.parameters()[parameter])) continue;
@@ -122,20 +124,21 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
   }
   step_slice<T>(config_,
                 {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),
-                 .gradients = weights_.gradients().const_data_ptr<T>() + begin,
+                 .gradients = weights_.owned_gradient(parameter).const_data_ptr<T>(),
                  .state = std::move(state),
-                 .count = part.count,
+                 .count = rounded.numel(),
                  .step = step,
                  .lr = lr,
                  .weight_decay = weight_decay_of(parameter),
                  .gradient_scale = gradient_scale,
-                 .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
+                 .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
 }
 
 void Optimizer::step_matrix(size_t parameter, double lr, double gradient_scale) {
-  const at::Tensor gradient = weights_.gradient(parameter), master = weights_.owned_master(parameter);
   const ParameterInfo& info = weights_.parameters()[parameter];
+  const at::Tensor master = weights_.owned_master(parameter);
   ORTHANT_CHECK(master.numel() == info.size(), info.name, master.numel(), info.size());
+  const at::Tensor gradient = weights_.owned_gradient(parameter).view(info.shape);
   const auto state = std::ranges::find_if(state_, [&](const State& each) { return each.has(info); });
   const at::Tensor matrix = master.view(gradient.sizes());
   muon({.weights = matrix,
@@ -145,13 +148,15 @@ void Optimizer::step_matrix(size_t parameter, double lr, double gradient_scale) 
         .momentum = config_.momentum,
         .weight_decay = weight_decay_of(parameter),
         .gradient_scale = gradient_scale});
-  if (weights_.values().scalar_type() != matrix.scalar_type()) {
-    weights_.view(weights_.values(), parameter).copy_(matrix);
-  }
+  if (weights_.working_dtype() != matrix.scalar_type()) weights_.owned_value(parameter).copy_(master);
 }
 
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum) {
-  const at::Tensor g = weights.gradient(parameter).view(-1).narrow(0, begin, count);
+  if (count == 0) return;
+  const OwnedElements::Part& owned = weights.owned().part(parameter);
+  ORTHANT_CHECK(owned.begin <= begin && begin + count <= owned.begin + owned.count, begin, count, owned.begin,
+                owned.count);
+  const at::Tensor g = weights.owned_gradient(parameter).narrow(0, begin - owned.begin, count);
   if (g.scalar_type() == at::kDouble) add_squares(g.const_data_ptr<double>(), count, sum);
   if (g.scalar_type() == at::kFloat) add_squares(g.const_data_ptr<float>(), count, sum);
 }

@@ -21,6 +21,8 @@ class Optimizer {
   /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` counts
   /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
+  /// The same for one parameter.
+  void step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale);
 
   /// One state tensor for all parameters in its scope. `flat` has the owned elements of these, chunk after chunk.
   struct State : StateTensor {
@@ -43,8 +45,8 @@ class Optimizer {
   std::vector<State> state_;
 };
 
-/// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. `begin` must be
-/// a multiple of kNormBlockElements, and so must `count` unless the range ends with the shard.
+/// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. The rank must
+/// own them. `begin` must be a multiple of kNormBlockElements; so must `count`, unless the range ends with the shard.
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum);
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 /// It is 1 when max_norm is 0.

@@ -59,6 +59,12 @@ bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& p
   return config.name == "muon" && is_hidden_matrix(parameter);
 }
 
+int64_t update_elements(const OptimizerConfig& config, const ParameterInfo& parameter) {
+  if (!requires_single_owner(config, parameter)) return 0;
+  const int64_t smaller = std::min(parameter.shape[0], parameter.shape[1]);
+  return 2 * parameter.size() + 2 * smaller * smaller;  // X before and after an iteration, A, and the polynomial of A
+}
+
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
   for (const OptimizerSpec& spec : optimizer_specs({})) names.push_back(spec.name);

@@ -19,6 +19,7 @@ struct OptimizerConfig {
   double momentum = 0.9;
   double weight_decay = 0.1;
   std::string weight_decay_on = "matrices";  // or "all" parameters
+  bool in_backward = false;  // updates a unit's parameters as soon as backward has their gradients
 };
 
 /// The parameters that have a state tensor. Hidden matrices are the projections of attention and of the MLP, without
@@ -54,6 +55,8 @@ int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& paramete
 /// True if one rank must update the full parameter, because the update of each element reads the gradients of all its
 /// elements.
 bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter);
+/// Elements of the temporary tensors of one parameter's update: those of Muon's iterations; 0 for elementwise updates.
+int64_t update_elements(const OptimizerConfig& config, const ParameterInfo& parameter);
 /// The optimizers' names in the run file.
 std::vector<std::string> optimizer_names();
 

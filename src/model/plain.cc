@@ -9,6 +9,7 @@
 #include "model/primitives.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +26,14 @@ at::Tensor embedding(const at::Tensor& tokens_BT, const Weight& table_VC) {
 at::Tensor plain_linear(const at::Tensor& x, const Weight& weight) {
   const at::Tensor product = at::matmul(x, use_weight(weight).t());
   return weight.bias == nullptr ? product : product + use_weight(*weight.bias);
+}
+
+// By autograd, which needs the product although nothing reads it.
+at::Tensor plain_linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy) {
+  const at::AutoGradMode with_grad(true);
+  const at::Tensor input = x.detach().requires_grad_(true);
+  torch::autograd::backward({plain_linear(input, weight)}, {dy});
+  return input.grad();
 }
 
 // Rotates pairs of channels: channel k is paired with channel k + D/2.
@@ -116,6 +125,7 @@ Primitives plain_primitives() {
   return {.embedding = plain::embedding,
           .add_norm = plain_add_norm,
           .linear = plain::plain_linear,
+          .linear_backward = plain::plain_linear_backward,
           .attention = plain::attention,
           .local = plain_local,
           .dropout = plain::drop,

@@ -76,6 +76,9 @@ struct Primitives {
       add_norm;
   /// x W^T, plus W's bias if it has one: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
+  /// The backward of linear(x, W) alone, for a gradient dy of its output: accumulates the gradients of W and its bias,
+  /// and returns that of x.
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC, const at::Tensor& dy_BTO)> linear_backward;
   /// Applies rotary positions, then grouped-query attention under the rule's visibility. Each row of qkv holds the
   /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;

@@ -3,10 +3,12 @@
 #include "base/errors.h"
 #include "model/element.h"
 #include "model/loss.h"
+#include "model/recompute.h"
 
 #include <ATen/ATen.h>
 
 #include <tuple>
+#include <utility>
 
 namespace orthant {
 
@@ -22,7 +24,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
                          Options options)
     : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
   const auto& a = architecture_;
-  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.values().scalar_type()));
+  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.working_dtype()));
   attention_ = {a.num_attention_heads,
                 a.num_key_value_heads,
                 a.head_dim,
@@ -41,8 +43,12 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
     }
     Block& block = blocks_.emplace_back();
     block.attention = attention;
-    for (const Operation& operation : block_operations(a)) {
-      block.operations.push_back({operation, operation.weight.empty() ? nullptr : weight(operation.weight)});
+    const std::vector<Operation> operations = block_operations(a);
+    if (options.recompute.applies_to(layer)) block.recomputed = options.recompute.ranges(operations);
+    auto site = 1 + 2 * static_cast<uint64_t>(layer);
+    for (const Operation& operation : operations) {
+      block.operations.push_back({operation, operation.weight.empty() ? nullptr : weight(operation.weight),
+                                  operation.to_stream ? site++ : 0});
     }
   }
   embedding_ = &weights["model.embed_tokens.weight"];
@@ -59,40 +65,72 @@ at::Tensor Transformer::embed(const Microbatch& batch) const {
   return embedded(primitives_.embedding(batch.tokens_BT, *embedding_), batch);
 }
 
-at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
-  const Block& block = blocks_[static_cast<size_t>(layer)];
-  auto site = 1 + 2 * static_cast<uint64_t>(layer);  // of the dropout of the next addition to the residual stream
+void Transformer::run_operation(const Block& block, size_t i, const Microbatch& batch, Values& v) const {
+  const auto& [operation, weight, dropout_site] = block.operations[i];
   const double eps = architecture_.rms_norm_eps;
-  at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
-  at::Tensor value;                  // output of the last operation
-  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary
-  for (const auto& [operation, weight] : block.operations) {
-    switch (operation.kind) {
-      case OperationKind::norm:
-        std::tie(value, stream) =
-            added.defined() ? primitives_.add_norm(operation.function, added, stream, *weight, eps)
-                            : primitives_.add_norm(operation.function, stream, {}, *weight, eps);
-        kept.push_back(stream);
-        break;
-      case OperationKind::linear:
-        value = primitives_.linear(value, *weight);
-        break;
-      case OperationKind::attention:
-        value = primitives_.attention(value, batch, block.attention);
-        break;
-      case OperationKind::local:
-        value = primitives_.local(operation.function, value, weight, block.attention, eps);
-        break;
-    }
-    if (operation.to_stream) added = drop(value, batch, site++);
-    if (!operation.output_is_temporary) kept.push_back(operation.to_stream ? added : value);
+  switch (operation.kind) {
+    case OperationKind::norm:
+      std::tie(v.value, v.stream) = v.added.defined()
+                                        ? primitives_.add_norm(operation.function, v.added, v.stream, *weight, eps)
+                                        : primitives_.add_norm(operation.function, v.stream, {}, *weight, eps);
+      v.added = at::Tensor();
+      break;
+    case OperationKind::linear:
+      v.value = primitives_.linear(v.value, *weight);
+      break;
+    case OperationKind::attention:
+      v.value = primitives_.attention(v.value, batch, block.attention);
+      break;
+    case OperationKind::local:
+      v.value = primitives_.local(operation.function, v.value, weight, block.attention, eps);
+      break;
   }
-  return stream + added;
+  add_to_stream(block.operations[i], batch, v);
+}
+
+void Transformer::add_to_stream(const BoundOperation& bound, const Microbatch& batch, Values& v) const {
+  if (bound.operation.to_stream) v.added = drop(std::exchange(v.value, {}), batch, bound.dropout_site);
+}
+
+void Transformer::run_recomputed(const Block& block, const RecomputedRange& range, const Microbatch& batch,
+                                 Values& v) const {
+  const BoundOperation& last = block.operations[range.last_product()];
+  const bool reads_stream = block.operations[range.begin].operation.kind == OperationKind::norm;
+  const RecomputedPart part{
+      .before_product =
+          [this, &block, range, batch, reads_stream](const at::Tensor& input) {
+            Values values;
+            (reads_stream ? values.stream : values.value) = input;
+            for (size_t i = range.begin; i < range.last_product(); ++i) run_operation(block, i, batch, values);
+            return RecomputedPart::Values{.x = values.value, .stream = values.stream};
+          },
+      .product = [this, weight = last.weight](const at::Tensor& x) { return primitives_.linear(x, *weight); },
+      .product_backward =
+          [this, weight = last.weight](const at::Tensor& x, const at::Tensor& dy) {
+            return primitives_.linear_backward(x, *weight, dy);
+          }};
+  if (reads_stream) {
+    if (v.added.defined()) v.stream = v.stream + std::exchange(v.added, {});
+    std::tie(v.value, v.stream) = recompute(part, v.stream);
+  } else {
+    v.value = recompute(part, v.value).first;
+  }
+  add_to_stream(last, batch, v);
 }
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
-  if (!options_.recompute) return run_block(layer, x_BTC, batch);
-  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(layer, x, batch); });
+  const Block& block = blocks_[static_cast<size_t>(layer)];
+  Values values{.stream = x_BTC, .added = {}, .value = {}};
+  auto range = block.recomputed.begin();
+  for (size_t i = 0; i < block.operations.size();) {
+    if (at::GradMode::is_enabled() && range != block.recomputed.end() && range->begin == i) {
+      run_recomputed(block, *range, batch, values);
+      i = range++->end;
+    } else {
+      run_operation(block, i++, batch, values);
+    }
+  }
+  return values.stream + values.added;
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {

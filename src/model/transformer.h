@@ -6,6 +6,7 @@
 #include "model/architecture.h"
 #include "model/block_plan.h"
 #include "model/primitives.h"
+#include "model/recompute_plan.h"
 #include "model/weights.h"
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +21,8 @@ std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t p
 class Transformer {
  public:
   struct Options {
-    bool recompute = false;  // each block saves only its input and repeats its forward during backward
-    uint64_t seed = 0;       // seed of dropout
+    Recomputation recompute = {};  // of the blocks, in backward
+    uint64_t seed = 0;             // seed of dropout
     double label_smoothing = 0, z_loss = 0;  // terms of the training loss: OutputLoss::smoothing, z_weight
   };
 
@@ -54,18 +55,30 @@ class Transformer {
   const Architecture& architecture() const { return architecture_; }
 
  private:
-  /// An operation with the weight that it reads in one layer; null for operations without one.
+  /// An operation with the weight that it reads in one layer (null for operations without one), and the number of the
+  /// dropout of its output, if that is added to the residual stream.
   struct BoundOperation {
     Operation operation;
     const Weight* weight = nullptr;
+    uint64_t dropout_site = 0;
   };
   struct Block {
     std::vector<BoundOperation> operations;
+    std::vector<RecomputedRange> recomputed;
     AttentionShape attention;
+  };
+  /// The tensors that pass from one operation of a block to the next.
+  struct Values {
+    at::Tensor stream;  // the residual stream
+    at::Tensor added;   // a product that the next norm, or the end of the block, adds to the stream; may be undefined
+    at::Tensor value;   // output of the last operation, if the next one reads it
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
   at::Tensor run_blocks(const Microbatch& batch) const;
-  at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+  void run_operation(const Block& block, size_t i, const Microbatch& batch, Values& values) const;
+  /// Drops the output of the operation and sets it as what the next norm adds, if it is added to the stream.
+  void add_to_stream(const BoundOperation& bound, const Microbatch& batch, Values& values) const;
+  void run_recomputed(const Block& block, const RecomputedRange& range, const Microbatch& batch, Values& values) const;
 
   Architecture architecture_;
   Primitives primitives_;
@@ -74,9 +87,5 @@ class Transformer {
   std::vector<Block> blocks_;
   const Weight *embedding_, *final_norm_, *head_;
 };
-
-/// Computes f(x) and saves only x; backward computes f(x) again, with autograd (Chen et al. 2016, arXiv 1604.06174). f
-/// must be a pure function of x and of captured constants.
-at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> f);
 
 }  // namespace orthant

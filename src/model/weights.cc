@@ -33,6 +33,16 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   }
 }
 
+using Elements = KeptStates::Elements;
+
+SegmentedBuffer buffer_of(const FlatLayout& flat, const KeptStates& kept, Elements elements, at::ScalarType dtype) {
+  using enum SegmentedBuffer::Begin;
+  return elements == Elements::all ? SegmentedBuffer({{0, flat.elements}}, dtype, zeros)
+                                   : SegmentedBuffer(kept.segments, dtype, freed);
+}
+
+at::ScalarType master_dtype_of(at::ScalarType working) { return working == at::kDouble ? at::kDouble : at::kFloat; }
+
 }  // namespace
 
 uint64_t stream_of(std::string_view name) {
@@ -77,15 +87,20 @@ void Weight::add_weight_product(std::function<void()> product) const {
   }
 }
 
-Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, std::optional<FlatChunks> owned)
+Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept)
     : parameters_(std::move(parameters)),
       flat_(flat_layout(parameters_)),
-      owned_(flat_, parameters_, owned ? *owned : FlatChunks{{0, flat_.elements}}),
-      has_all_masters_(!owned || working != at::kBFloat16) {
-  const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
-  gradients_ = at::zeros({flat_.elements}, master_dtype);
-  values_ = at::zeros({flat_.elements}, working);
-  masters_ = working == master_dtype ? values_ : at::zeros({owned_.elements()}, master_dtype);
+      owned_(flat_, parameters_, kept.owned ? *kept.owned : FlatChunks{{0, flat_.elements}}),
+      keeps_all_gradients_(kept.gradients == Elements::all),
+      has_all_masters_(!kept.owned || (working != at::kBFloat16 && !kept.shards_values())),
+      gradients_(buffer_of(flat_, kept, kept.gradients, master_dtype_of(working))),
+      values_(buffer_of(flat_, kept, kept.values, working)) {
+  const auto master_dtype = master_dtype_of(working);
+  const auto owned_buffer = [&](at::ScalarType dtype) { return at::zeros({owned_.elements()}, dtype); };
+  const bool shares_values = working == master_dtype && !kept.shards_values();
+  masters_ = shares_values ? values_.segment(0) : owned_buffer(master_dtype);
+  if (kept.gradients == Elements::owned) owned_gradients_ = owned_buffer(master_dtype);
+  if (kept.shards_values()) owned_values_ = working == master_dtype ? masters_ : owned_buffer(working);
 
   for (size_t w = 0; w < flat_.weights.size(); ++w) {
     const auto [first, end] = flat_.members[w];
@@ -94,9 +109,9 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, 
     for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].shard_shape()[0];
 
     Weight weight;
-    weight.value = values_.narrow(0, offset, size).view(shape).detach();
+    weight.value = values_.narrow(offset, size).view(shape).detach();
     weight.value.set_requires_grad(true);
-    weight.gradient = gradients_.narrow(0, offset, size).view(shape);
+    weight.gradient = gradients_.narrow(offset, size).view(shape);
     weight.index = static_cast<int>(w);
     weight.owner = this;
     by_name_[end - first > 1 ? parameters_[first].fused : parameters_[first].name] = weight.index;
@@ -113,15 +128,42 @@ const Weight& Weights::operator[](const std::string& name) const {
   return weights_[static_cast<size_t>(found->second)];
 }
 
-at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
+at::Tensor Weights::shard_in(const SegmentedBuffer& buffer, size_t parameter) const {
   const auto& info = parameters_[parameter];
-  return flat.narrow(0, flat_.parameter_offsets[parameter], info.shard_size()).view(info.shard_shape());
+  return buffer.narrow(flat_.parameter_offsets[parameter], info.shard_size()).view(info.shard_shape());
+}
+
+at::Tensor Weights::part_of(const at::Tensor& owned, size_t parameter) const {
+  const auto& part = owned_.part(parameter);
+  return owned.narrow(0, part.offset, part.count);
+}
+
+at::Tensor Weights::master(size_t parameter) const {
+  const auto& info = parameters_[parameter];
+  return masters_.narrow(0, flat_.parameter_offsets[parameter], info.shard_size()).view(info.shard_shape());
 }
 
 at::Tensor Weights::owned_master(size_t parameter) const {
-  if (has_all_masters()) return owned_part_of_shard(master(parameter), parameter);
-  const auto& part = owned_.part(parameter);
-  return masters_.narrow(0, part.offset, part.count);
+  return has_all_masters() ? owned_part_of_shard(master(parameter), parameter) : part_of(masters_, parameter);
+}
+
+at::Tensor Weights::owned_gradient(size_t parameter) const {
+  return owned_gradients_.defined() ? part_of(owned_gradients_, parameter)
+                                    : owned_part_of_shard(gradient(parameter), parameter);
+}
+
+at::Tensor Weights::owned_value(size_t parameter) const {
+  return owned_values_.defined() ? part_of(owned_values_, parameter) : owned_part_of_shard(value(parameter), parameter);
+}
+
+at::Tensor Weights::gradients() const {
+  ORTHANT_CHECK(keeps_all_gradients_, flat_.elements);
+  return gradients_.segment(0);
+}
+
+at::Tensor Weights::values() const {
+  ORTHANT_CHECK(!owned_values_.defined(), flat_.elements);
+  return values_.segment(0);
 }
 
 at::Tensor Weights::owned_part_of_shard(const at::Tensor& shard, size_t parameter) const {
@@ -138,8 +180,11 @@ std::vector<at::Tensor> Weights::owned_masters() const {
 
 void Weights::set(size_t parameter, const at::Tensor& shard) {
   const at::NoGradGuard no_grad;
-  view(values_, parameter).copy_(shard);
-  if (!values_.is_same(masters_)) owned_master(parameter).copy_(owned_part_of_shard(shard, parameter));
+  const int64_t begin = flat_.parameter_offsets[parameter], count = shard.numel();
+  const bool is_there = count > 0 && values_.is_allocated(values_.segment_of(begin, count));
+  if (is_there) value(parameter).copy_(shard);
+  if (owned_values_.defined()) owned_value(parameter).copy_(owned_part_of_shard(shard, parameter));
+  if (masters_.scalar_type() != working_dtype()) owned_master(parameter).copy_(owned_part_of_shard(shard, parameter));
 }
 
 void Weights::initialize(uint64_t seed) {
@@ -159,10 +204,8 @@ void Weights::initialize(uint64_t seed) {
 }
 
 void Weights::publish() {
-  if (values_.is_same(masters_)) return;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    owned_part_of_shard(view(values_, i), i).copy_(owned_master(i));
-  }
+  if (working_dtype() == masters_.scalar_type()) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) owned_value(i).copy_(owned_master(i));
 }
 
 void Weights::begin_gradients() {

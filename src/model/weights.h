@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/owned_elements.h"
+#include "model/segmented_buffer.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -39,12 +40,23 @@ struct Weight {
   mutable bool fresh = true;
 };
 
+/// Which part of the weights' states a rank keeps between the passes of a step. By default it keeps all of them.
+struct KeptStates {
+  enum class Elements { all, owned, none };
+  std::optional<FlatChunks> owned = {};  // chunks whose masters and optimizer state the rank keeps; nullopt: all
+  /// The gradients and working values that it keeps; working values: all or owned. Unless all are kept, they exist in
+  /// full in segments that the caller allocates and frees.
+  Elements gradients = Elements::all, values = Elements::all;
+  FlatChunks segments = {};  // ranges that tile the flat buffer; each weight lies in one
+  bool shards_values() const { return values != Elements::all; }
+};
+
 /// Owns the flat buffers, with the parameters in the order of flat_layout(). For a float32 or float64 working dtype,
-/// values and masters share memory. For bfloat16 the masters are float32, and only those of owned elements are kept.
+/// values and masters share memory; if only owned values are kept, the masters are these. For bfloat16 the masters are
+/// float32, and only those of owned elements are kept.
 class Weights {
  public:
-  /// `owned`: the chunks of the flat buffer whose optimizer state this rank keeps; nullopt: all.
-  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, std::optional<FlatChunks> owned = {});
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept = {});
   Weights(const Weights&) = delete;
 
   /// A weight by its parameter's name, or by the fused name of several. LogicError if there is none.
@@ -54,15 +66,18 @@ class Weights {
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
 
   /// Views of this rank's shards of single parameters, by index in parameters(). master() requires that the rank has
-  /// the masters of all elements.
-  at::Tensor master(size_t parameter) const { return view(masters_, parameter); }
-  at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
-  at::Tensor view(const at::Tensor& flat, size_t parameter) const;
+  /// the masters of all elements, value() and gradient() that their segments are allocated.
+  at::Tensor master(size_t parameter) const;
+  at::Tensor value(size_t parameter) const { return shard_in(values_, parameter); }
+  at::Tensor gradient(size_t parameter) const { return shard_in(gradients_, parameter); }
 
-  /// The owned elements, and views of those of one parameter: its masters, and the same elements of a tensor with the
-  /// parameter's shard. Each view has one dim.
+  /// The owned elements, and views of those of one parameter: its masters, its gradient after the reduction (in its
+  /// segment if none is kept), its working values between steps, and the same elements of a tensor with the parameter's
+  /// shard. Each view has one dim.
   const OwnedElements& owned() const { return owned_; }
   at::Tensor owned_master(size_t parameter) const;
+  at::Tensor owned_gradient(size_t parameter) const;
+  at::Tensor owned_value(size_t parameter) const;
   at::Tensor owned_part_of_shard(const at::Tensor& shard, size_t parameter) const;
   /// True if masters() has the layout of values(), false if it is a buffer of owned elements. Equal on all replicas.
   bool has_all_masters() const { return has_all_masters_; }
@@ -72,8 +87,15 @@ class Weights {
   void set(size_t parameter, const at::Tensor& shard);
 
   at::Tensor masters() const { return masters_; }
-  at::Tensor gradients() const { return gradients_; }
-  at::Tensor values() const { return values_; }
+  /// The flat buffers, if the rank keeps all elements; LogicError otherwise.
+  at::Tensor gradients() const;
+  at::Tensor values() const;
+  /// The buffers in segments, and buffers of the owned elements, which are defined only if the rank keeps just these.
+  SegmentedBuffer& segmented_gradients() { return gradients_; }
+  SegmentedBuffer& segmented_values() { return values_; }
+  at::Tensor owned_gradients() const { return owned_gradients_; }
+  at::Tensor owned_values() const { return owned_values_; }
+  at::ScalarType working_dtype() const { return values_.segment(0).scalar_type(); }
   const FlatLayout& flat() const { return flat_; }
 
   /// Sets all parameters from the counter-based generator keyed by (seed, name, global index).
@@ -91,13 +113,17 @@ class Weights {
   std::vector<std::function<void()>>* deferred = nullptr;
 
  private:
+  at::Tensor shard_in(const SegmentedBuffer& buffer, size_t parameter) const;
+  at::Tensor part_of(const at::Tensor& owned, size_t parameter) const;
+
   std::vector<ParameterInfo> parameters_;
   FlatLayout flat_;
   OwnedElements owned_;
-  bool has_all_masters_;
+  bool keeps_all_gradients_, has_all_masters_;
+  SegmentedBuffer gradients_, values_;
   std::vector<Weight> weights_;
   std::map<std::string, int> by_name_;
-  at::Tensor masters_, gradients_, values_;
+  at::Tensor masters_, owned_gradients_, owned_values_;
 };
 
 /// The weight's value as autograd sees it. The gradient that autograd returns is added to the weight's own buffer.

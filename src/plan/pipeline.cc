@@ -100,21 +100,20 @@ std::vector<int64_t> split_by_cost(int64_t layers, const std::vector<int>& stage
   return of_stages;
 }
 
-// Returns the FLOPs per token of a stage with `layers` layers.
-StageFlops stage_flops(const Config& config, const LayerFlops& layer, int64_t layers, bool head) {
-  const auto count = static_cast<double>(layers);
-  const double forward = count * (layer.weights + layer.attention);
-  const bool again = config.activation_checkpoint.mode == "full";
+// Returns the FLOPs per token of a stage with `layers` layers, of which `recomputing` recompute.
+StageFlops stage_flops(const LayerFlops& layer, double layers, double recomputing, bool head) {
   // The loss computes the gradients of the head during its forward. The embedding is a lookup without FLOPs.
-  return {.forward = forward + (head ? 3 * layer.head : 0),
-          .input = count * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
-          .weights = count * layer.weights};
+  return {.forward = layers * (layer.weights + layer.attention) + (head ? 3 * layer.head : 0),
+          .input = layers * (layer.weights + 2 * layer.attention) + recomputing * layer.repeated,
+          .weights = layers * layer.weights};
 }
 
 }  // namespace
 
-LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
-  for (const Operation& operation : block_operations(a)) {
+LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len, const Recomputation& recompute) {
+  const std::vector<Operation> block = block_operations(a);
+  for (const Operation& operation : recompute.repeated(block)) repeated += training_flops(operation, a, seq_len) / 3;
+  for (const Operation& operation : block) {
     const double forward = training_flops(operation, a, seq_len) / 3;
     (operation.kind == OperationKind::linear ? weights : attention) += forward;
   }
@@ -129,11 +128,13 @@ std::string schedule_text(const Config& config) {
 
 std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
                                           const std::vector<Stage>& stages) {
-  const LayerFlops layer(a, config.training.seq_len);
+  const Recomputation recompute = make_recomputation(config);
+  const LayerFlops layer(a, config.training.seq_len, recompute);
   std::vector<StageFlops> flops;
   for (const Stage& stage : stages) {
-    const bool head = stage.last && !shards_vocabulary(config);
-    flops.push_back(stage_flops(config, layer, stage.layers.size(), head));
+    const int64_t recomputing = recompute.num_layers(stage.layers.begin, stage.layers.end);
+    flops.push_back(stage_flops(layer, static_cast<double>(stage.layers.size()), static_cast<double>(recomputing),
+                                stage.last && !shards_vocabulary(config)));
   }
   return flops;
 }
@@ -167,7 +168,41 @@ namespace {
 
 int64_t microbatches_of(const Config& config, const Mesh& mesh) {
   return num_microbatches(config.training.global_batch_size, config.training.local_batch_size,
-                          mesh.group_size(kBatchAxes));
+                          mesh.group_size(batch_axes(mesh)));
+}
+
+// Throws Refusal if optimizer.in_backward is set and a rank has several microbatches in a step: it would have to keep
+// their gradients and add them up.
+void check_update_in_backward(const Config& config, const Mesh& mesh) {
+  constexpr const char* kKey = "optimizer.in_backward";
+  if (!config.optimizer.in_backward) return;
+  if (const int stages = mesh.axis_size(kPipeline); stages > 1) {
+    refuse(config, kKey,
+           fmt::format("requires 1 pipeline rank, not {}, because a pipeline adds up the gradients of its microbatches "
+                       "before the update",
+                       stages),
+           {kDegreeKey}, {1});
+  }
+  const int64_t microbatches = microbatches_of(config, mesh);
+  if (microbatches == 1) return;
+  const int shares = mesh.group_size(batch_axes(mesh));
+  refuse(config, kKey,
+         fmt::format("requires one microbatch in a step, because the gradients of several are added up before the "
+                     "update, but {} and {} make {} microbatches on each data shard",
+                     config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
+                     microbatches),
+         {"training.local_batch_size"}, {std::ceil(static_cast<double>(config.training.global_batch_size) / shares)});
+}
+
+// Throws Refusal if a schedule of these stages has too many passes. Stages that are split into units have at most one
+// unit for each layer, one for each of themselves, and the two ends of the model.
+void require_countable_passes(const Config& config, int64_t stages, int64_t microbatches) {
+  if (has_gradients_by_unit(config)) stages += config.model.num_hidden_layers + 2;
+  if (stages <= kMostStageMicrobatches / microbatches) return;
+  throw Refusal(fmt::format("{}, {} and {}: stages x microbatches = {} x {} must be at most {}",
+                            config.locate(kScheduleKey), config.locate("training.global_batch_size"),
+                            config.locate("training.local_batch_size"), stages, microbatches, kMostStageMicrobatches),
+                {"training.local_batch_size", "training.global_batch_size"});
 }
 
 // Returns the stages of a rank under a named schedule. Throws Refusal if its ranks, layers or microbatches cannot carry
@@ -192,14 +227,7 @@ int64_t stages_per_rank(const Config& config, const Mesh& mesh) {
                        config.locate(kLayersOfModel)),
            {other, kLayersOfModel}, {0, static_cast<double>(layers / ranks), all});
   }
-  const int64_t microbatches = microbatches_of(config, mesh);
-  if (stages * ranks > kMostStageMicrobatches / microbatches) {
-    throw Refusal(fmt::format("{}, {} and {}: stages x microbatches = {} x {} must be at most {}",
-                              config.locate(kScheduleKey), config.locate("training.global_batch_size"),
-                              config.locate("training.local_batch_size"), stages * ranks, microbatches,
-                              kMostStageMicrobatches),
-                  {"training.local_batch_size", "training.global_batch_size"});
-  }
+  require_countable_passes(config, stages * ranks, microbatches_of(config, mesh));
   return stages;
 }
 
@@ -210,12 +238,13 @@ Schedule schedule_of(const Config& config, const Mesh& mesh) {
   const int ranks = mesh.axis_size(kPipeline);
   const auto microbatches = static_cast<int>(microbatches_of(config, mesh));
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
-    Schedule schedule = read_schedule(config, ranks, mesh.group_size(kBatchAxes), microbatches);
+    Schedule schedule = read_schedule(config, ranks, mesh.group_size(batch_axes(mesh)), microbatches);
     if (const int stages = stage_count(schedule); stages > config.model.num_hidden_layers) {
       refuse(config, kScheduleKey,
              fmt::format("has {}, which must be at most {}", counted(stages, "stage"), config.locate(kLayersOfModel)),
              {kLayersOfModel}, {static_cast<double>(stages)});
     }
+    require_countable_passes(config, stage_count(schedule), microbatches);
     return schedule;
   }
   const auto stages = static_cast<int>(stages_per_rank(config, mesh));
@@ -278,9 +307,11 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   std::vector<int64_t> cut = config.parallelism.pipeline_parallel_layers;
   if (config.parallelism.vocabulary_parallel == "redistribution") cut = {-1};
   if (cut == std::vector<int64_t>{-1}) {
-    const LayerFlops flops(a, config.training.seq_len);
-    const double layer = stage_flops(config, flops, 1, false).sum();
-    cut = split_by_cost(layers, stage_owner, stage_flops(config, flops, 0, !shards_vocabulary(config)).sum() / layer);
+    const Recomputation recompute = make_recomputation(config);
+    const LayerFlops flops(a, config.training.seq_len, recompute);
+    const double recomputing = static_cast<double>(recompute.num_layers(0, layers)) / static_cast<double>(layers);
+    const double layer = stage_flops(flops, 1, recomputing, false).sum();  // the mean of all layers
+    cut = split_by_cost(layers, stage_owner, stage_flops(flops, 0, 0, !shards_vocabulary(config)).sum() / layer);
   }
   std::vector<Stage> stages;
   int64_t begin = 0;
@@ -294,21 +325,48 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   return stages;
 }
 
+// Splits the stages into units, whose gradients and weights are reduced and gathered together.
+void split_into_units(Pipeline& pipeline) {
+  const bool has_ends = pipeline.vocabulary.empty();  // otherwise the vocabulary's rows belong to no stage
+  std::vector<Stage> units;
+  std::vector<int> parts;
+  for (const Stage& stage : pipeline.stages) {
+    const size_t before = units.size();
+    const auto add = [&](int64_t begin, int64_t end) {
+      units.push_back({.owner = stage.owner, .layers = {begin, end}, .continues = units.size() > before});
+    };
+    if (stage.first && has_ends) add(stage.layers.begin, stage.layers.begin);
+    for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) add(layer, layer + 1);
+    if ((stage.last && has_ends) || units.size() == before) add(stage.layers.end, stage.layers.end);
+    parts.push_back(static_cast<int>(units.size() - before));
+  }
+  units.front().first = true, units.back().last = true;
+  pipeline.stages = std::move(units);
+  pipeline.passes = split_stages(pipeline.passes, parts);
+}
+
 }  // namespace
 
 void check_pipeline(const Config& config, const Mesh& mesh) {
+  check_update_in_backward(config, mesh);
   check_layers(config, stages_per_rank(config, mesh) * mesh.axis_size(kPipeline));
 }
 
 Pipeline make_pipeline(Sharding sharding) {
   Pipeline pipeline{std::move(sharding)};
+  check_update_in_backward(pipeline.config, pipeline.mesh);
   const Schedule schedule = schedule_of(pipeline.config, pipeline.mesh);
   check_layers(pipeline.config, stage_count(schedule));
   pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);
   const Durations durations = estimate_durations(pipeline, pipeline.stages);
   pipeline.passes = fit_to_stages(schedule, pipeline, pipeline.stages, durations);
   if (!pipeline.vocabulary.empty()) pipeline.passes = with_vocabulary(pipeline, pipeline.passes, durations);
+  if (pipeline.has_gradients_by_unit()) split_into_units(pipeline);
   return pipeline;
+}
+
+bool Pipeline::ends_are_apart() const {
+  return std::ranges::count_if(stages, [](const Stage& stage) { return !stage.continues; }) > 1;
 }
 
 int Pipeline::stage_of(const ParameterInfo& parameter) const {

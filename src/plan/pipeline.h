@@ -16,13 +16,18 @@ struct Stage {
   int owner = 0;  // pipeline rank
   Range layers;
   bool first = false, last = false;
+  bool continues = false;  // it and the stage before it are parts of one stage of the run file's schedule
 };
 
-/// The layers as stages, and the order in which the pipeline ranks compute and send.
+/// The layers as stages, and the order in which the pipeline ranks compute and send. If has_gradients_by_unit(), each
+/// stage of the run file's schedule is split: the embedding, each block, and the last norm with the head
+/// are stages of their own.
 struct Pipeline : Sharding {
-  std::vector<Stage> stages;  // one if the mesh has one pipeline rank
+  std::vector<Stage> stages;
   Schedule passes;            // computations and messages, without reductions
 
+  /// True if the embedding and the head are on different stages of the run file's schedule.
+  bool ends_are_apart() const;
   /// Index of the stage that a parameter belongs to.
   int stage_of(const ParameterInfo& parameter) const;
   /// The stages that the rank owns, in ascending order.
@@ -49,10 +54,11 @@ struct StageFlops {
 std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
                                           const std::vector<Stage>& stages);
 
-/// Forward FLOPs per token: of one layer's products with weights, of one layer's attention, and of the head's logits.
+/// Forward FLOPs per token: of one layer's products with weights, of one layer's attention, of the operations that a
+/// layer which recomputes repeats in backward, and of the head's logits.
 struct LayerFlops {
-  LayerFlops(const Architecture& a, int64_t seq_len);
-  double weights = 0, attention = 0, head = 0;
+  LayerFlops(const Architecture& a, int64_t seq_len, const Recomputation& recompute = {});
+  double weights = 0, attention = 0, repeated = 0, head = 0;
 };
 
 /// Returns durations of the passes of the stages and vocabulary layers, in proportion to their FLOPs. The unit

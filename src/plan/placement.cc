@@ -98,7 +98,7 @@ void hold(const ParameterPlacement& plan, int rank, Stages which, std::vector<Pa
 }
 
 // Returns the axes along which all ranks hold the same parameter shards.
-std::vector<std::string> replica_axes(const ParameterPlacement& plan) {
+std::vector<std::string> axes_of_equal_shards(const ParameterPlacement& plan) {
   std::vector<std::string> alike;
   for (const Axis& axis : plan.mesh.axes) {
     const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
@@ -186,7 +186,7 @@ void lay_out_parameters(ParameterPlacement& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
   // Over several stages a tied head is a copy of the table. If the vocabulary is sharded over the pipeline, each rank
   // uses its rows for both layers, and no copy is needed.
-  if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1 && plan.vocabulary.empty()) {
+  if (plan.architecture.tie_word_embeddings && plan.ends_are_apart() && plan.vocabulary.empty()) {
     const ParameterInfo& table = plan.parameters.front();
     ParameterInfo head = table;
     head.name = "lm_head.weight";
@@ -234,16 +234,21 @@ void make_buckets(ParameterPlacement& plan) {
   }
 }
 
-// Adds the reductions of the buckets, and with post-validation the steps.
+// Adds the reductions of the buckets, with post-validation the steps, and the gathers of sharded weights.
 Schedule complete_schedule(const ParameterPlacement& plan) {
   std::vector<int> buckets;
   for (const auto& of_stage : plan.buckets_by_stage()) buckets.push_back(static_cast<int>(of_stage.size()));
   Schedule schedule = add_reductions(plan.passes, buckets);
-  if (plan.post_validates()) schedule = with_post_validation(schedule);
+  if (plan.has_gradients_by_unit()) {
+    schedule = reduce_after_backward(schedule, plan.units(), plan.reduces_each_microbatch());
+  }
+  std::vector<bool> continues;
+  for (const Stage& stage : plan.stages) continues.push_back(stage.continues);
+  if (plan.post_validates()) schedule = with_post_validation(schedule, continues);
+  for (auto& row : schedule.rows) row = plan.with_gathers(row);
   const auto& training = plan.config.training;
-  validate(schedule,
-           num_microbatches(training.global_batch_size, training.local_batch_size, plan.mesh.group_size(kBatchAxes)),
-           buckets);
+  const int shards = plan.mesh.group_size(batch_axes(plan.mesh));
+  validate(schedule, num_microbatches(training.global_batch_size, training.local_batch_size, shards), buckets);
   return schedule;
 }
 
@@ -260,7 +265,7 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
 }
 
 ParameterShards::ParameterShards(const ParameterPlacement& plan) {
-  const std::vector<std::string> alike = replica_axes(plan);
+  const std::vector<std::string> alike = axes_of_equal_shards(plan);
   std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     replica_leaders_.push_back(first_along(plan.mesh, alike, rank));
@@ -361,10 +366,34 @@ std::vector<std::pair<size_t, size_t>> ParameterPlacement::copies() const {
   return found;
 }
 
+bool ParameterPlacement::belongs_to_unit(size_t bucket) const {
+  return has_gradients_by_unit() && bucket_stages[bucket] != kEveryStage;
+}
+
+ShardedUnits ParameterPlacement::units() const {
+  ShardedUnits units{.forward = std::vector<std::vector<int>>(stages.size()), .backward = {}, .buckets = {}};
+  const std::vector<std::vector<int>> by_stage = buckets_by_stage();
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    auto& own = units.buckets.emplace_back();
+    for (size_t i = 0; i < by_stage[stage].size(); ++i) {
+      if (belongs_to_unit(static_cast<size_t>(by_stage[stage][i]))) own.push_back(static_cast<int>(i));
+    }
+    if (!own.empty()) units.forward[stage].push_back(static_cast<int>(stage));
+  }
+  units.backward = units.forward;
+  const bool shares_table = architecture.tie_word_embeddings && !ends_are_apart() && vocabulary.empty();
+  if (shares_table && has_gradients_by_unit()) units.forward.back().push_back(0);
+  return units;
+}
+
+std::vector<Action> ParameterPlacement::with_gathers(const std::vector<Action>& row) const {
+  return shards_weights() ? add_gathers(row, units(), reshard_named(config.parallelism.zero_reshard)) : row;
+}
+
 std::vector<GradientBucket> ParameterPlacement::buckets_of(int rank) const {
   return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
-int ParameterPlacement::replica_leader(int rank) const { return first_along(mesh, replica_axes(*this), rank); }
+int ParameterPlacement::replica_leader(int rank) const { return first_along(mesh, axes_of_equal_shards(*this), rank); }
 
 }  // namespace orthant

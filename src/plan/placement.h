@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "parallel/data/zero_plan.h"
 #include "plan/pipeline.h"
 
 namespace orthant {
@@ -42,6 +43,13 @@ struct ParameterPlacement : Pipeline {
   bool holds(int rank, size_t parameter) const;
   /// Indices of the buckets that are reduced after a stage's backward, by stage.
   std::vector<std::vector<int>> buckets_by_stage() const;
+  /// True if the bucket's gradients exist in full only while passes need them, and its weights too with zero_stage 3.
+  /// Vocabulary rows that are sharded over the pipeline always exist, because they are used all the time.
+  bool belongs_to_unit(size_t bucket) const;
+  /// The sharded units: each stage with its buckets, numbered as in buckets_by_stage().
+  ShardedUnits units() const;
+  /// The row with the gathers and releases of sharded weights that its passes need.
+  std::vector<Action> with_gathers(const std::vector<Action>& row) const;
   /// Index pairs (original, copy) of the parameters that two stages hold (the table of a tied head).
   std::vector<std::pair<size_t, size_t>> copies() const;
   /// All buckets, with their ranges and chunks in the rank's gradient buffer; buckets of other ranks' stages are empty.
@@ -51,7 +59,7 @@ struct ParameterPlacement : Pipeline {
   /// For each parameter, the range of the rank's shard that lies in the rank's chunk of its bucket. Over the axes of
   /// the bucket, these ranges tile the shard. Buckets have chunks with every zero_stage, to divide the gradient norm.
   std::vector<Range> chunk_parts(int rank) const;
-  /// For each parameter, the range whose optimizer state the rank keeps: its shard, or chunk_parts() with zero_stage 1.
+  /// For each parameter, the range whose optimizer state the rank keeps: its shard, or chunk_parts() with ZeRO.
   std::vector<Range> owned_parts(int rank) const;
   /// For each parameter, the range whose squares the rank adds to the norm. Exactly one rank counts each element.
   std::vector<Range> counted_in_norm(int rank) const;

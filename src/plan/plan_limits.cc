@@ -28,7 +28,7 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const double scores = layers * max_saved_score_elements(sequence, attention);
   const double sent = of(t.global_batch_size) * of(t.seq_len) * layers * (h + heads);
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
-  const double shares = of(mesh.group_size(kBatchAxes));
+  const double shares = of(mesh.group_size(batch_axes(mesh)));
   const double microbatches = std::ceil(std::ceil(of(t.global_batch_size) / shares) / of(t.local_batch_size));
   constexpr double kMostMicrobatches = 0x1p16, kMostTokens = 0x1p62;
   const auto check = [&](double value, double limit, const char* what, std::initializer_list<const char*> keys) {

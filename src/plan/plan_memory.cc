@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/staging.h"
 #include "plan/gradient_staging.h"
 #include "plan/microbatch_memory.h"
 
@@ -26,8 +27,74 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShard& dat
   return last;
 }
 
-// Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of().
-RowBytes row_bytes(const ParameterPlacement& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
+// Returns the bytes of the buffers that sum the rank's chunk of a bucket over the replicas of sharded states.
+int64_t replica_buffer(const ParameterPlacement& plan, const GradientBucket& bucket, int rank) {
+  const int replicas = plan.mesh.axis_size(kReplica);
+  if (replicas == 1) return 0;
+  const int64_t own = bucket.chunk(plan.mesh.group_index(rank, bucket.axes)).size();
+  const int64_t summed = shard(own, replicas, plan.mesh.coord(rank, kReplica)).size();
+  return reduction_buffer_bytes(summed * master_bytes(plan.config), replicas);
+}
+
+// Returns the temporary bytes of the optimizer's largest update among the parameters of each stage.
+std::vector<int64_t> update_bytes(const ParameterPlacement& plan, int rank) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  std::vector<int64_t> bytes(plan.stages.size());
+  if (std::ranges::none_of(plan.parameters, [&](const auto& p) { return update_elements(optimizer, p) > 0; })) {
+    return bytes;
+  }
+  const std::vector<Range> owned = plan.owned_parts(rank);
+  for (size_t i = 0; i < owned.size(); ++i) {
+    if (owned[i].size() == 0) continue;
+    int64_t& largest = bytes[static_cast<size_t>(plan.stage_of(plan.parameters[i]))];
+    largest = std::max(largest, master_bytes(plan.config) * update_elements(optimizer, plan.parameters[i]));
+  }
+  return bytes;
+}
+
+// Returns the bytes of the rank's units by stage. `reductions`: bytes of the buffers of each bucket's reduction.
+std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const ParameterShard& held,
+                                  const std::vector<int64_t>& reductions, int rank) {
+  const bool updates = plan.config.optimizer.in_backward;
+  const int master = master_bytes(plan.config);
+  std::vector<UnitBytes> units;
+  const ShardedUnits sharded = plan.units();
+  const std::vector<std::vector<int>> by_stage = plan.buckets_by_stage();
+  const std::vector<int64_t> of_updates = update_bytes(plan, rank);
+  for (size_t stage = 0; stage < by_stage.size(); ++stage) {
+    UnitBytes& unit = units.emplace_back();
+    unit.forward = sharded.forward[stage], unit.backward = sharded.backward[stage];
+    for (int number = 0; number < std::ssize(by_stage[stage]); ++number) {
+      const auto index = static_cast<size_t>(by_stage[stage][static_cast<size_t>(number)]);
+      const GradientBucket& bucket = held.buckets[index];
+      const int64_t elements = plan.belongs_to_unit(index) ? bucket.elements.size() : 0;
+      if (plan.shards_weights()) unit.weights += elements * dtype_bytes(plan.config.training.dtype);
+      unit.buckets[number] = {
+          .gradients = elements * master,
+          .reduction = reductions[index],
+          .update = updates ? std::max(of_updates[stage], replica_buffer(plan, bucket, rank)) : 0,
+          .is_local = plan.mesh.group_size(bucket.axes) == 1};
+    }
+  }
+  return units;
+}
+
+// Returns the bytes of other ranks' partial sums that the rank holds while it reduces each bucket.
+std::vector<int64_t> reduction_buffers(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  std::vector<int64_t> bytes;
+  for (const GradientBucket& bucket : held.buckets) {
+    const int ranks = plan.mesh.group_size(bucket.axes), position = plan.mesh.group_index(rank, bucket.axes);
+    const Range summed =
+        plan.shards_optimizer() ? bucket.chunk(position) : shard(bucket.elements.size(), ranks, position);
+    bytes.push_back(ranks == 1 ? 0 : reduction_buffer_bytes(summed.size() * master_bytes(plan.config), ranks));
+  }
+  return bytes;
+}
+
+// Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of(), or that of
+// reduction_buffers() if gradients exist by unit.
+RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, const std::vector<int64_t>& begun,
+                   const RowMemory& rows, int rank) {
   const auto& microbatches = plan.data_shard(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.data_shard(rank), plan.stages.size());
   // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
@@ -41,16 +108,20 @@ RowBytes row_bytes(const ParameterPlacement& plan, const std::vector<int64_t>& b
       for (const bool last : {false, true}) {
         known[stage][{sequences, last}] =
             microbatch_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
-                             last ? begun : std::vector<int64_t>());
+                             last && !plan.has_gradients_by_unit() ? begun : std::vector<int64_t>());
       }
     }
   }
-  RowBytes row = rows.peak(plan.pipeline_rank(rank), [&](int stage, int microbatch) {
+  const auto bytes_of = [&](int stage, int microbatch) {
     const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
     const auto at = static_cast<size_t>(stage);
     return sequences == 0 ? MicrobatchBytes() : known[at].at({sequences, microbatch == completes[at]});
-  });
+  };
+  const std::vector<UnitBytes> units =
+      plan.has_gradients_by_unit() ? unit_bytes(plan, held, begun, rank) : std::vector<UnitBytes>();
+  RowBytes row = rows.peak(plan.pipeline_rank(rank), bytes_of, units);
   row.all += streams;
+  if (plan.has_gradients_by_unit()) return row;
   // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
   // backward.
   if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) row.all += begun.front();
@@ -64,33 +135,48 @@ struct RowKey {
                   plan.mesh.coord(rank, kRing)},
         begun(std::move(sums)) {
     for (const Range& microbatch : plan.data_shard(rank).microbatches) sequences.push_back(microbatch.size());
+    if (plan.config.optimizer.in_backward) updates = update_bytes(plan, rank);
   }
   auto operator<=>(const RowKey&) const = default;
 
   std::array<int, 4> positions;
-  std::vector<int64_t> begun, sequences;
+  std::vector<int64_t> begun, sequences, updates;
 };
 
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
 int64_t statistics_bytes(const ParameterPlacement& plan) {
-  int64_t numbers = StepSignals::elements(plan.mesh.size());
+  const int64_t numbers = StepSignals::elements(plan.mesh.size());
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 
 // Returns the bytes of the optimizer's state tensors.
-int64_t optimizer_bytes(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+int64_t state_bytes_of(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
   const int master = master_bytes(plan.config);
   int64_t bytes = 0;
-  std::vector<Range> owned;
+  std::vector<Range> owned;  // by parameter; only for optimizers that treat parameters differently
   for (const StateTensor& tensor : optimizer_spec(plan.config.optimizer).state) {
     if (tensor.scope == StateScope::every_parameter) {
       bytes += master * (plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
       continue;
     }
     if (owned.empty()) owned = plan.owned_parts(rank);
-    for (size_t i = 0; i < owned.size(); ++i) bytes += tensor.has(plan.parameters[i]) ? master * owned[i].size() : 0;
+    for (size_t i = 0; i < owned.size(); ++i) {
+      if (tensor.has(plan.parameters[i])) bytes += master * owned[i].size();
+    }
   }
   return bytes;
+}
+
+// Returns the temporary bytes after the row: of the sums over replicas, and of an update. Sharded gradients may all be
+// summed at a time, others one bucket after the other.
+int64_t bytes_after_row(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  if (plan.config.optimizer.in_backward) return 0;
+  int64_t sums = 0;
+  for (const GradientBucket& bucket : held.buckets) {
+    const int64_t bytes = replica_buffer(plan, bucket, rank);
+    sums = plan.has_gradients_by_unit() ? sums + bytes : std::max(sums, bytes);
+  }
+  return std::max(sums, std::ranges::max(update_bytes(plan, rank)));
 }
 
 MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard& held, const RowBytes& row,
@@ -98,16 +184,25 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   const int64_t owned = plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : elements;
-  const int64_t state = optimizer_bytes(plan, held, rank);
+  int64_t whole = 0;  // elements of buckets that are not sharded with ZeRO stages 2 and 3
+  for (size_t bucket = 0; bucket < held.buckets.size(); ++bucket) {
+    whole += plan.belongs_to_unit(bucket) ? 0 : held.buckets[bucket].elements.size();
+  }
+  const int64_t masters = element == master && !plan.shards_weights() ? 0 : owned * master;
+  const int64_t values = !plan.shards_weights() ? elements : element == master ? whole : whole + owned;
+  const int64_t state = state_bytes_of(plan, held, rank);
+  const int64_t kept_gradients = !plan.has_gradients_by_unit()     ? elements
+                                 : plan.config.optimizer.in_backward ? whole
+                                                                     : whole + owned;
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  return {.parameters = elements * element + (element == master ? 0 : owned * master),
-          .gradients = elements * master,
+  return {.parameters = values * element + masters,
+          .gradients = kept_gradients * master,
           .optimizer = undoes ? 2 * state + owned * master : state,
           .activations = row.kept,
-          .working = row.all - row.kept + tables + told};
+          .working = std::max(row.all, bytes_after_row(plan, held, rank)) - row.kept + tables + told};
 }
 
 }  // namespace
@@ -120,9 +215,10 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const Para
   std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const ParameterShard& own = held.of(rank);
-    const std::vector<int64_t> begun = staging.of(own.buckets, rank);
+    const std::vector<int64_t> begun =
+        plan.has_gradients_by_unit() ? reduction_buffers(plan, own, rank) : staging.of(own.buckets, rank);
     const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
-    if (is_new) row->second = row_bytes(plan, begun, rows, rank);
+    if (is_new) row->second = row_bytes(plan, own, begun, rows, rank);
     memory.push_back(memory_of_rank(plan, own, row->second, told, rank));
   }
   return memory;

@@ -173,7 +173,8 @@ void add_copies(Entries& entries, const ParameterPlacement& plan) {
 
 // Adds the messages of all microbatches: of blocks, embedding and loss, and between stages.
 void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
-  const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
+  const Recomputation recompute = make_recomputation(plan.config);
+  const bool repeats_attention = recompute.repeats_attention(block_operations(plan.architecture));
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
   // Traffic of one microbatch, computed once for each number of sequences and position on the axes that matter.
@@ -181,10 +182,11 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
   std::map<std::array<int64_t, 4>, TensorTraffic> tensor_known;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = static_cast<int>(rank), u = plan.mesh.coord(at, kUlysses), r = plan.mesh.coord(at, kRing);
-    int64_t layers = 0;
+    int64_t layers = 0, recomputing = 0;
     bool embeds = false, has_head = false;
     for (const Stage& stage : plan.stages_on(at)) {
       layers += stage.layers.size();
+      recomputing += recompute.num_layers(stage.layers.begin, stage.layers.end);
       embeds |= stage.first, has_head |= stage.last;
     }
     const RowTraffic row = row_traffic(plan, at);
@@ -192,7 +194,8 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
       const auto [attention_at, attention_new] = attention_known.try_emplace({sequences, u, r});
       if (attention_new) attention_at->second = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
       const SequenceTraffic& attention = attention_at->second;
-      table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
+      const int64_t attentions = layers + (repeats_attention ? recomputing : 0);
+      table.add(rank, attention.forward, "forward", attentions * microbatches);
       table.add(rank, attention.backward, "backward", layers * microbatches);
       const auto [tensor_at, tensor_new] = tensor_known.try_emplace(
           {sequences, plan.mesh.coord(at, kColumn), plan.mesh.coord(at, kRow), plan.num_token_positions(at)});
@@ -200,7 +203,8 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
         tensor_at->second = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
       }
       const TensorTraffic& tensor = tensor_at->second;
-      table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
+      table.add(rank, tensor.block_forward, "blocks forward", layers * microbatches);
+      table.add(rank, tensor.block_repeated, "blocks recomputed", recomputing * microbatches);
       table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
       const auto split = row.split_layers.find(sequences);
       table.add(rank, tensor.block_split, "blocks backward", split == row.split_layers.end() ? 0 : split->second);
@@ -228,28 +232,72 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
   for (auto& entry : table.take()) entries.push_back(std::move(entry));
 }
 
+// How often the row of each pipeline rank reduces and gathers each bucket. Weights that no row gathers are gathered
+// once, after the update.
+struct BucketCalls {
+  explicit BucketCalls(const ParameterPlacement& plan)
+      : reductions(plan.schedule.rows.size(), std::vector<int64_t>(plan.buckets.size())), gathers(reductions) {
+    const std::vector<std::vector<int>> by_stage = plan.buckets_by_stage();
+    for (size_t rank = 0; rank < reductions.size(); ++rank) {
+      for (size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+        gathers[rank][bucket] = plan.shards_weights() && plan.belongs_to_unit(bucket) ? 0 : 1;
+      }
+      for (const auto& [kind, stage, number] : plan.schedule.rows[rank]) {
+        const auto& own = by_stage[static_cast<size_t>(stage)];
+        if (kind == ActionKind::REDUCE) ++reductions[rank][static_cast<size_t>(own[static_cast<size_t>(number)])];
+        for (size_t i = 0; i < own.size() && kind == ActionKind::UNSHARD; ++i) {
+          const auto bucket = static_cast<size_t>(own[i]);
+          gathers[rank][bucket] += plan.belongs_to_unit(bucket) ? 1 : 0;
+        }
+      }
+    }
+  }
+  std::vector<std::vector<int64_t>> reductions, gathers;  // by pipeline rank, by bucket
+};
+
+// Adds the sum of a bucket's sharded gradients over their replicas, once a step.
+void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held,
+                           size_t bucket) {
+  const Axes axes = plan.replica_axes();
+  if (axes.empty()) return;
+  const std::string name = fmt::format("{} {} of {}", kReplicaBuckets, bucket + 1, plan.buckets.size());
+  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const GradientBucket& of_rank = held.of(rank).buckets[bucket];
+    const Range chunk = of_rank.chunk(plan.mesh.group_index(rank, of_rank.axes));
+    entry.calls_per_rank.push_back(of_rank.elements.size() > 0 ? 1 : 0);
+    entry.bytes_per_rank.push_back(
+        reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank));
+  }
+  entries.push_back(std::move(entry));
+}
+
 // Adds the messages that reduce gradients, their norm and the step signals.
 void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held) {
+  const BucketCalls calls(plan);
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
-    if (plan.mesh.group_size(axes) == 1) continue;
-    const std::string which = fmt::format("bucket {} of {}", i + 1, plan.buckets.size());
-    const auto add = [&](const std::string& what, CollectiveKind collective, const auto& bytes_sent, int element) {
-      auto entry = collective_entry(plan, what + ", " + which, collective, axes);
+    const auto add = [&](std::string_view what, CollectiveKind collective, const auto& bytes_sent, int element,
+                         const std::vector<std::vector<int64_t>>& times) {
+      if (plan.mesh.group_size(axes) == 1) return;
+      const std::string name = fmt::format("{} {} of {}", what, i + 1, plan.buckets.size());
+      auto entry = collective_entry(plan, name, collective, axes);
       for (int rank = 0; rank < plan.mesh.size(); ++rank) {
         const GradientBucket& bucket = held.of(rank).buckets[i];
-        const bool here = bucket.elements.size() > 0;
-        entry.calls_per_rank.push_back(here ? 1 : 0);
-        entry.bytes_per_rank.push_back(here ? bytes_sent(plan.mesh, bucket, element, rank) : 0);
+        const int64_t count =
+            bucket.elements.size() > 0 ? times[static_cast<size_t>(plan.pipeline_rank(rank))][i] : 0;
+        entry.calls_per_rank.push_back(count);
+        entry.bytes_per_rank.push_back(count > 0 ? count * bytes_sent(plan.mesh, bucket, element, rank) : 0);
       }
       entries.push_back(std::move(entry));
     };
     const int master = master_bytes(plan.config), element = dtype_bytes(plan.config.training.dtype);
     if (plan.shards_optimizer()) {
-      add("gradients", CollectiveKind::reduce_scatter, reduce_scatter_bytes, master);
-      add("weights", CollectiveKind::all_gather, all_gather_bytes, element);
+      add(kGradientBuckets, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
+      add(kWeightBuckets, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
+      add_sum_over_replicas(entries, plan, held, i);
     } else {
-      add("gradients", CollectiveKind::all_reduce, reduction_bytes, master);
+      add(kGradientBuckets, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
     }
   }
   add_copies(entries, plan);

@@ -17,11 +17,11 @@ Sharding make_sharding(const Config& config, const RunFacts& facts) {
   sharding.mesh = make_mesh(config, facts.ranks);
   sharding.sequence = make_sequence_plan(config, sharding.mesh);
   sharding.tensor = make_tensor_plan(config, sharding.mesh, sharding.sequence);
-  const int data_ranks = sharding.mesh.group_size(kBatchAxes);
+  const int shards = sharding.mesh.group_size(batch_axes(sharding.mesh));
   const auto& training = config.training;
-  for (int coord = 0; coord < data_ranks; ++coord) {
+  for (int coord = 0; coord < shards; ++coord) {
     sharding.data_shards.push_back(
-        make_data_shard(training.global_batch_size, training.local_batch_size, data_ranks, coord));
+        make_data_shard(training.global_batch_size, training.local_batch_size, shards, coord));
   }
   sharding.vocabulary = vocabulary_order_of(config, sharding.mesh);
   return sharding;
@@ -29,7 +29,7 @@ Sharding make_sharding(const Config& config, const RunFacts& facts) {
 
 int64_t Sharding::num_parameters() const { return orthant::num_parameters(architecture); }
 
-int Sharding::data_shard_index(int rank) const { return mesh.group_index(rank, kBatchAxes); }
+int Sharding::data_shard_index(int rank) const { return mesh.group_index(rank, batch_axes(mesh)); }
 
 SequenceAttention attention_of(const Sharding& sharding, int64_t sequences) {
   SequenceAttention attention = attention_of(sharding.config, sharding.architecture, sequences);
@@ -41,11 +41,13 @@ SequenceAttention attention_of(const Sharding& sharding, int64_t sequences) {
 TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequences) {
   const Architecture& a = sharding.architecture;
   const SequenceAttention attention = attention_of(sharding, sequences);
+  const std::vector<Operation> block = block_operations(a);
   return {.sequences = sequences,
           .tokens = sharding.num_token_positions(rank),
           .hidden = a.hidden_size,
           .vocabulary = a.vocab_size,
-          .block = column_operations(block_operations(a), sharding.tensor, sharding.mesh.coord(rank, kColumn)),
+          .block = column_operations(block, sharding.tensor, sharding.mesh.coord(rank, kColumn)),
+          .recomputed = make_recomputation(sharding.config).ranges(block),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, sharding.tensor.columns, 0).size()),
           .norm_statistics = stream_norm(a, "model.norm").statistics,
           .loss_statistics = make_output_loss(sharding.config).statistics(),
@@ -100,7 +102,9 @@ std::string Sharding::mesh_and_kind() const {
   if (origin != config.origins.end() && origin->second == kChosenByAuto) {
     text += fmt::format(" (\"{}\", {})", config.parallelism.tensor_parallel_kind, kChosenByAuto);
   }
-  return shards_optimizer() ? text + ", ZeRO 1" : text;
+  if (!shards_optimizer()) return text;
+  text += fmt::format(", ZeRO {}", config.parallelism.zero_stage);
+  return shards_weights() ? fmt::format("{}, reshard {}", text, config.parallelism.zero_reshard) : text;
 }
 
 int64_t Sharding::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }

@@ -32,7 +32,7 @@ struct Sharding {
   Mesh mesh;
   SequencePlan sequence;               // how sequences are sharded
   TensorPlan tensor;                   // how weights and the residual stream are sharded
-  std::vector<DataShard> data_shards;  // data shards, by position over kBatchAxes
+  std::vector<DataShard> data_shards;  // data shards, by position over batch_axes()
   /// Name of the output layer's algorithm (see vocabulary_algorithms()) if the vocabulary is sharded over the pipeline
   /// ranks. Otherwise empty: the first stage has the embedding, and the last has the head.
   std::string vocabulary;
@@ -60,8 +60,19 @@ struct Sharding {
   std::string mesh_text() const;
   /// The same. If tensor_parallel_kind was "auto", the text names the selected kind.
   std::string mesh_and_kind() const;
-  /// True if each rank keeps the optimizer's state of its own chunks of the parameters only (zero_stage 1).
-  bool shards_optimizer() const { return config.parallelism.zero_stage > 0; }
+  /// True if each rank keeps, of its own chunks of the parameters only, the optimizer's state (zero_stage 1), the
+  /// gradients (2) and the weights (3). Gradients and weights exist in full while a pass needs them.
+  bool shards_optimizer() const { return config.parallelism.zero_stage >= 1; }
+  bool shards_gradients() const { return config.parallelism.zero_stage >= 2; }
+  bool shards_weights() const { return config.parallelism.zero_stage >= 3; }
+  /// See has_gradients_by_unit(Config).
+  bool has_gradients_by_unit() const { return orthant::has_gradients_by_unit(config); }
+  /// The axes over which sharded states have replicas; their gradients are summed over these after the reduce-scatter.
+  Axes replica_axes() const { return mesh.has(kReplica) ? Axes{kReplica} : Axes{}; }
+  /// True if the gradients of every microbatch are reduced by themselves, not only their sum over the step.
+  bool reduces_each_microbatch() const {
+    return shards_gradients() && !(shards_weights() && config.parallelism.zero_reshard == "step");
+  }
 };
 
 /// Shards the run; a pure function of config and facts. Throws ConfigError if the mesh cannot train the model and

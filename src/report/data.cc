@@ -56,8 +56,8 @@ void add_config_facts(const Config& config, ReportData& data) {
       "Batch", fmt::format("{} a step, microbatches of {}: {}", counted(config.training.global_batch_size, "sequence"),
                            config.training.local_batch_size,
                            counted(config.training.global_batch_size * config.training.seq_len, "token")));
-  const bool is_sharded = config.parallelism.zero_stage > 0;
-  data.facts.emplace_back("Optimizer", config.optimizer.name + (is_sharded ? ", its state sharded (ZeRO 1)" : ""));
+  const int64_t stage = config.parallelism.zero_stage;
+  data.facts.emplace_back("Optimizer", config.optimizer.name + (stage > 0 ? fmt::format(", ZeRO {}", stage) : ""));
   data.facts.emplace_back("Schedule", schedule_text(config));
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }

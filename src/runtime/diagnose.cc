@@ -58,7 +58,7 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
 
 std::string Session::first_weight_not_finite() const {
   for (size_t i = 0; i < weights_.parameters().size(); ++i) {
-    if (!finite(weights_.view(weights_.values(), i))) return "the weight " + weights_.parameters()[i].name;
+    if (!finite(weights_.owned_value(i))) return "the weight " + weights_.parameters()[i].name;
   }
   return "";
 }
@@ -77,10 +77,10 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   std::string by_forward;
   const Transformer model(parts_.architecture, weights_, watched(parts_.primitives, weights_, by_forward),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  const std::vector<Action> row = select_forwards(parts_.row);
+  const std::vector<Action> row = plan_.with_gathers(select_forwards(parts_.row));
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
-  ModelStages looking(parts_.pipeline, model, weights_, nullptr, comm_);
+  ModelStages looking(parts_.pipeline, model, weights_, nullptr, sharded_.get(), comm_);
   looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
                     .announce =
@@ -94,7 +94,9 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
                         }});
   if (found.what.empty() && !by_forward.empty()) found.what = by_forward, place = 1 + stage;
   for (size_t i = weights_.parameters().size(); i-- > 0 && found.what.empty();) {
-    if (finite(weights_.gradient(i))) continue;
+    // An update in backward has freed the gradients, but stopped at the first that was not finite.
+    const bool is_finite = plan_.config.optimizer.in_backward ? not_finite_ != i : finite(weights_.owned_gradient(i));
+    if (is_finite) continue;
     found.what = "the gradient of " + weights_.parameters()[i].name;
     place = nowhere - 1 - plan_.stage_of(plan_.parameters[i]);
   }

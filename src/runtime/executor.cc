@@ -86,6 +86,8 @@ void Executor::carry_out(const Action& action, size_t index) {
     case ActionKind::FINALIZE:
       return;
     default:
+      if (action.kind == ActionKind::UNSHARD && work_.unshard) return work_.unshard(action.stage);
+      if (action.kind == ActionKind::RESHARD && work_.reshard) return work_.reshard(action.stage);
       if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
       throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }

@@ -29,6 +29,7 @@ struct StageWork {
   std::function<at::Tensor(const Action& action, at::Tensor gradient)> backward;
   std::function<void(const Action& action)> weight_gradients = {};  // W
   std::function<void(const Action& action)> reduce = {};            // REDUCE
+  std::function<void(int stage)> unshard = {}, reshard = {};        // UNSHARD, RESHARD
   std::function<void(const Action& action)> vocabulary = {};        // S, Z, T, TW, E, EB
   /// Called before each F, B, I and vocabulary pass. Returns when the barrier results that it reads have arrived.
   std::function<void(const Action& action)> wait_for = {};

@@ -31,11 +31,24 @@ FlatChunks owned_chunks(const Mesh& mesh, const std::vector<GradientBucket>& buc
   return chunks;
 }
 
+// The part of the states that a rank keeps. A bucket is a segment.
+KeptStates kept_states(const Plan& plan, const std::vector<GradientBucket>& buckets, int rank) {
+  using enum KeptStates::Elements;
+  KeptStates kept;
+  if (plan.shards_gradients()) kept.gradients = owned;
+  if (plan.config.optimizer.in_backward) kept.gradients = none;
+  if (plan.shards_weights()) kept.values = owned;
+  if (plan.shards_optimizer()) kept.owned = owned_chunks(plan.mesh, buckets, rank);
+  for (const GradientBucket& bucket : buckets) kept.segments.emplace_back(bucket.elements.begin, bucket.elements.end);
+  return kept;
+}
+
 }  // namespace
 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
   return {.stages = plan.stages,
           .buckets = plan.buckets_by_stage(),
+          .units = plan.units(),
           .send_completions = send_completions(plan.schedule),
           .stream_shape = [&plan, rank](int64_t sequences) { return plan.stream_shape(rank, sequences); },
           .vocabulary = {.algorithm = plan.vocabulary,
@@ -114,19 +127,18 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
   const Config& config = plan.config;
   const int rank = comm.rank();
   std::vector<GradientBucket> buckets = plan.buckets_of(rank);
-  std::optional<FlatChunks> owned;
-  if (plan.shards_optimizer()) owned = owned_chunks(plan.mesh, buckets, rank);
+  KeptStates kept = kept_states(plan, buckets, rank);
   return {.architecture = plan.architecture,
           .parameters = plan.parameters_of(rank),
           .primitives = primitives_of(plan, comm),
-          .options = {.recompute = config.activation_checkpoint.mode == "full",
+          .options = {.recompute = make_recomputation(config),
                       .seed = static_cast<uint64_t>(config.training.seed),
                       .label_smoothing = config.training.label_smoothing,
                       .z_loss = config.training.z_loss},
           .pipeline = pipeline_of(plan, rank),
           .row = plan.row(rank),
           .buckets = std::move(buckets),
-          .owned = std::move(owned),
+          .kept = std::move(kept),
           .data_shard = plan.data_shard(rank),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents](
                                const Batch& batch) { return to_microbatch(batch, positions, masks); }};

@@ -48,7 +48,7 @@ struct SessionParts {
   ModelPipeline pipeline;
   std::vector<Action> row;              // of a training step
   std::vector<GradientBucket> buckets;  // with their ranges and chunks in this rank's gradient buffer
-  std::optional<FlatChunks> owned;      // the chunks whose optimizer state this rank keeps; nullopt: all elements
+  KeptStates kept;                      // the part of weights, gradients and optimizer state that this rank keeps
   DataShard data_shard;
   std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
 };

@@ -8,11 +8,11 @@
 
 namespace orthant {
 
-Inference::Inference(const Plan& plan, Primitives primitives, Weights& weights, Comm& comm)
+Inference::Inference(const Plan& plan, Primitives primitives, Session& session, Comm& comm)
     : plan_(plan),
       comm_(comm),
-      stream_(weights.values().options()),
-      model_(plan.architecture, weights, std::move(primitives), {}),
+      stream_(session.weights().working_dtype()),
+      model_(plan.architecture, session.weights(), std::move(primitives), {}),
       stages_(
           [this] {
             ModelPipeline pipeline = pipeline_of(plan_, comm_.rank());
@@ -21,10 +21,11 @@ Inference::Inference(const Plan& plan, Primitives primitives, Weights& weights, 
             };
             return pipeline;
           }(),
-          model_, weights, nullptr, comm),
+          model_, session.weights(), nullptr, session.sharded_states(), comm),
       row_(select_forwards(plan.row(comm.rank()))) {
   // One microbatch, and no Z, which belongs to the loss.
   std::erase_if(row_, [](const Action& action) { return action.microbatch != 0 || action.kind == ActionKind::Z; });
+  row_ = plan.with_gathers(row_);
 }
 
 at::Tensor Inference::logits(const Microbatch& batch) {

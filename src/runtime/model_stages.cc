@@ -23,11 +23,12 @@ std::vector<int> owners_of(const std::vector<Stage>& stages) {
 }  // namespace
 
 ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer,
-                         Comm& comm)
+                         ShardedStates* sharded, Comm& comm)
     : pipeline_(std::move(pipeline)),
       model_(model),
       weights_(weights),
       reducer_(reducer),
+      sharded_(sharded),
       comm_(comm),
       vocabulary_(pipeline_.vocabulary.algorithm.empty()
                       ? nullptr
@@ -38,9 +39,13 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                      [this](int microbatch) {
                        return pipeline_.stream_shape(input_->sequences.at(static_cast<size_t>(microbatch)));
                      },
-                 .stream = weights.values().options()},
+                 .stream = at::TensorOptions(weights.working_dtype())},
                 stage_work(), comm) {
-  if (reducer) weights_.on_gradient = [reducer](const Weight& weight) { reducer->written(weight.index); };
+  if (sharded) {
+    weights_.on_gradient = [sharded](const Weight& weight) { sharded->written(weight.index); };
+  } else if (reducer) {
+    weights_.on_gradient = [reducer](const Weight& weight) { reducer->written(weight.index); };
+  }
 }
 
 StageWork ModelStages::stage_work() {
@@ -50,13 +55,18 @@ StageWork ModelStages::stage_work() {
                  .reduce =
                      [this](const Action& action) {
                        const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
-                       reducer_->finish(buckets[static_cast<size_t>(action.microbatch)]);
+                       const int bucket = buckets[static_cast<size_t>(action.microbatch)];
+                       sharded_ ? sharded_->reduce(bucket) : reducer_->finish(bucket);
                      },
                  .step =
                      [this](const Action&) {
                        if (input_->step) input_->step();
                      },
                  .finalize = [this](const Action&) { return finalize(); }};
+  if (sharded_) {
+    work.unshard = [this](int stage) { for_each_own_bucket(stage, [this](int b) { sharded_->unshard(b); }); };
+    work.reshard = [this](int stage) { for_each_own_bucket(stage, [this](int b) { sharded_->reshard(b); }); };
+  }
   if (!vocabulary_) return work;
   work.vocabulary = [this](const Action& action) { vocabulary_->carry_out(action); };
   work.wait_for = [this](const Action& action) {
@@ -70,15 +80,8 @@ StageWork ModelStages::stage_work() {
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
   loss_ = 0, peak_in_flight_ = 0;
-  if (at::GradMode::is_enabled()) {
-    const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
-    weights_.begin_gradients();
-    reducer_->begin(live);
-    if (live == 0) {
-      finalize();  // before finish_gradients(): redoing the previous step may need its gradients
-      weights_.finish_gradients();
-    }
-  }
+  const bool learns = at::GradMode::is_enabled();
+  if (learns) begin_gradients(input);
   if (vocabulary_) begin_vocabulary(input);
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
@@ -86,6 +89,45 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   const double loss = vocabulary_->finish();
   const bool is_last = comm_.position(kOverPipeline) == pipeline_.vocabulary.last;
   if (is_last && input.loss) input.loss(loss);
+}
+
+void ModelStages::begin_gradients(const StepInput& input) {
+  const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
+  weights_.begin_gradients();
+  if (sharded_) return sharded_->begin(live);
+  reducer_->begin(live);
+  if (live > 0) return;
+  finalize();  // before finish_gradients(): redoing the previous step may need its gradients
+  weights_.finish_gradients();
+}
+
+Microbatch ModelStages::load(const Action& forward) {
+  const auto stage = static_cast<size_t>(forward.stage);
+  const bool known = loaded_ && loaded_->first == forward.microbatch && pipeline_.stages[stage].continues;
+  Microbatch batch = known ? loaded_->second : input_->load(forward.microbatch);
+  loaded_.reset();
+  const bool goes_on = stage + 1 < pipeline_.stages.size() && pipeline_.stages[stage + 1].continues;
+  if (goes_on) loaded_ = {forward.microbatch, batch};
+  return batch;
+}
+
+void ModelStages::for_each_own_bucket(int stage, const std::function<void(int)>& function) const {
+  const auto s = static_cast<size_t>(stage);
+  for (const int number : pipeline_.units.buckets[s]) function(pipeline_.buckets[s][static_cast<size_t>(number)]);
+}
+
+void ModelStages::wait_for_weights(const Action& pass) {
+  if (!sharded_) return;
+  for (const int unit : pipeline_.units.read_by(pass)) {
+    for_each_own_bucket(unit, [this](int bucket) { sharded_->wait_for(bucket); });
+  }
+}
+
+void ModelStages::allocate_gradients(const Action& pass) {
+  if (!sharded_) return;
+  for (const int unit : pipeline_.units.read_by(pass)) {
+    for_each_own_bucket(unit, [this](int bucket) { sharded_->allocate_gradients(bucket); });
+  }
 }
 
 void ModelStages::begin_vocabulary(const StepInput& input) {
@@ -100,13 +142,17 @@ bool ModelStages::finalize() {
   return input_->finalize && input_->finalize([this] {
     executor_.discard();
     live_.clear();
+    loaded_.reset();
+    if (sharded_) sharded_->reshard_all();
   });
 }
 
 at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
-  const Microbatch batch = input_->load(action.microbatch);
+  const Microbatch batch = load(action);
   const bool learns = at::GradMode::is_enabled();
+  wait_for_weights(action);
+  if (learns && stage.last && !vocabulary_) allocate_gradients(action);  // the loss computes the gradient of the head
   if (stage.first && vocabulary_) {
     input = vocabulary_->embedding(action.microbatch, pipeline_.stream_shape(batch.tokens_BT.size(0)));
   }
@@ -143,6 +189,8 @@ at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
   auto found = live_.extract(key);
   ORTHANT_CHECK(!found.empty(), to_string(action));
   Live& live = found.mapped();
+  wait_for_weights(action);
+  allocate_gradients(action);
   if (action.kind == ActionKind::I) weights_.deferred = &deferred_[key];
   if (live.loss.defined()) {
     torch::autograd::backward({std::exchange(live.loss, {})}, {});
@@ -163,6 +211,7 @@ void ModelStages::weight_gradients(const Action& action) {
   auto found = deferred_.extract({action.stage, action.microbatch});
   ORTHANT_CHECK(!found.empty(), to_string(action));
   const at::NoGradGuard no_grad;
+  allocate_gradients(action);
   for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();
 }
 

@@ -3,6 +3,7 @@
 
 #include "model/transformer.h"
 #include "parallel/data/run.h"
+#include "parallel/data/zero.h"
 #include "plan/plan.h"
 #include "runtime/executor.h"
 #include "runtime/vocabulary_stages.h"
@@ -13,7 +14,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 
 namespace orthant {
 
@@ -42,6 +45,7 @@ struct StepInput {
 struct ModelPipeline {
   std::vector<Stage> stages;
   std::vector<std::vector<int>> buckets;  // by stage: indices of gradient buckets
+  ShardedUnits units = {};                // empty lists if no state exists by unit
   PerResult<int> send_completions = {};   // send completions, see StageTable
   /// Shape of this rank's shard of the residual stream for a number of sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
@@ -50,8 +54,10 @@ struct ModelPipeline {
 
 class ModelStages {
  public:
-  /// Model, weights, reducer and Comm must outlive it. reducer: null if no row has backwards.
-  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer, Comm& comm);
+  /// Model, weights, reducers and Comm must outlive it. reducer: null if no row has backwards, or with `sharded`.
+  /// sharded: null unless gradients exist by unit; it then reduces all gradients.
+  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer,
+              ShardedStates* sharded, Comm& comm);
   ModelStages(const ModelStages&) = delete;
   /// Carries out the row: forward and backward of all microbatches, and the reductions. Afterwards, the weights'
   /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
@@ -70,6 +76,14 @@ class ModelStages {
   };
 
   StageWork stage_work();
+  void begin_gradients(const StepInput& input);
+  /// Loads a microbatch, or takes it from the stage before if both are parts of one stage of the run file's schedule.
+  Microbatch load(const Action& forward);
+  /// Waits for the weights that the pass reads; allocates the gradients that it writes.
+  void wait_for_weights(const Action& pass);
+  void allocate_gradients(const Action& pass);
+  /// Calls the function with each bucket of the stage that is sharded.
+  void for_each_own_bucket(int stage, const std::function<void(int bucket)>& function) const;
   void begin_vocabulary(const StepInput& input);
   bool finalize();
   at::Tensor forward(const Action& action, at::Tensor input);
@@ -80,10 +94,12 @@ class ModelStages {
   const Transformer& model_;
   Weights& weights_;
   GradientReducer* const reducer_;
+  ShardedStates* const sharded_;
   Comm& comm_;
   std::unique_ptr<VocabularyStages> vocabulary_;  // null if the vocabulary is not sharded over pipeline ranks
   Executor executor_;
   const StepInput* input_ = nullptr;  // of the current step
+  std::optional<std::pair<int, Microbatch>> loaded_;  // for the next part of the same stage
   std::map<Key, Live> live_;
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products for weight gradients, deferred from I to W
   int peak_in_flight_ = 0;

@@ -40,21 +40,21 @@ class State {
         source_(checkpoint.directory + "/orthant/state.json"),
         json_(parse_json(checkpoint.state_json, source_)) {}
 
-  /// A text field that earlier versions did not write; nullopt if it is missing.
-  std::optional<std::string> find(const char* field) const {
-    const auto found = json_.find(field);
-    return found != json_.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
-  }
-
+  /// A field that not every checkpoint has; nullopt if it is missing.
   template <class T>
-  T get(const char* field) const {
+  std::optional<T> find(const char* field) const {
     const auto found = json_.find(field);
     const auto fits = [](const Json& value) {
       if (std::is_same_v<T, std::string>) return value.is_string();
       if (std::is_same_v<T, bool>) return value.is_boolean();
       return std::is_same_v<T, double> ? value.is_number() : value.is_number_integer();
     };
-    if (found != json_.end() && fits(*found)) return found->get<T>();
+    return found != json_.end() && fits(*found) ? std::optional(found->get<T>()) : std::nullopt;
+  }
+
+  template <class T>
+  T get(const char* field) const {
+    if (const std::optional<T> found = find<T>(field)) return *found;
     throw DataError(
         fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
                     "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
@@ -116,7 +116,7 @@ void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c)
 // Compares only text with text. A Megatron PREFIX may hold tokens of the same text; its own fingerprint decides later.
 void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, std::optional<uint64_t> fingerprint,
                        const Config& c) {
-  const std::string then = state.find("text_xxh3").value_or("");
+  const std::string then = state.find<std::string>("text_xxh3").value_or("");
   if (then.empty() || !fingerprint || then == fmt::format("{:016x}", *fingerprint)) return;
   const auto before = checkpoint_config(checkpoint);
   throw ConfigError(
@@ -192,7 +192,9 @@ TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan
   refuse_other_run(state, directory, config);
   refuse_other_optimizer(checkpoint, config);
   refuse_other_data(state, data.fingerprint, directory, config);
-  return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
+  return {.step = checkpoint.step,
+          .tokens = state.get<int64_t>("tokens"),
+          .norm = state.find<double>("gradient_norm")};
 }
 
 std::vector<std::string> changes_since_checkpoint(const std::string& directory, const Config& config) {

@@ -17,10 +17,10 @@ namespace {
 
 // The most likely of the tokenizer's `ids` tokens at each position of one sequence that has a label, else 0. Ranks of
 // the first data shard find them at their own positions; an all-reduce gives them to all ranks.
-std::vector<int64_t> most_likely(const Batch& batch, int64_t ids, Weights& weights, const Plan& plan, Comm& comm) {
+std::vector<int64_t> most_likely(const Batch& batch, int64_t ids, Session& session, const Plan& plan, Comm& comm) {
   const Microbatch microbatch =
       to_microbatch(batch, plan.token_positions(comm.rank()), plan.config.data.mask_documents);
-  const at::Tensor logits_NV = Inference(plan, primitives_of(plan, comm), weights, comm).logits(microbatch);
+  const at::Tensor logits_NV = Inference(plan, primitives_of(plan, comm), session, comm).logits(microbatch);
   at::Tensor sums = at::zeros({2, batch.seq_len}, at::kLong);  // of tokens, and the number of ranks that contribute
   if (plan.data_shard_index(comm.rank()) == 0) {
     const at::Tensor places =
@@ -76,7 +76,7 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
   return {text_of(made.tokens), made.out_of_positions};
 }
 
-std::string sample_text(Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
+std::string sample_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr int64_t kNewTokens = 240;
   auto prompt = data.tokenizer->encode(data.opening);
   // The prompt takes at most half of the context, to leave room for the continuation.
@@ -84,7 +84,7 @@ std::string sample_text(Weights& weights, const Plan& plan, const TrainingData& 
   prompt.resize(std::min(prompt.size(), static_cast<size_t>(std::max<int64_t>(1, positions / 2))));
   const std::string opening = data.tokenizer->decode(prompt);
   const Plan generation = make_generation_plan(plan);
-  Inference inference(generation, primitives_of(generation, cached_attention(), comm), weights, comm);
+  Inference inference(generation, primitives_of(generation, cached_attention(), comm), session, comm);
   const Advance next = advance_text(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
   return opening + generate_text(next, positions, *data.tokenizer, opening, kNewTokens,
                                  {.temperature = 0.7, .top_p = 0.9,
@@ -92,7 +92,7 @@ std::string sample_text(Weights& weights, const Plan& plan, const TrainingData& 
                        .text;
 }
 
-std::string filled_text(Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
+std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr size_t kShownBytes = 80;  // about one line
   const Tokenizer& tokenizer = *data.tokenizer;
   Batch batch = (data.held_out ? *data.held_out : data.train).batch(0, 1);
@@ -114,7 +114,7 @@ std::string filled_text(Weights& weights, const Plan& plan, const TrainingData& 
   }
   // Only tokens that are shown keep their labels, because logits of all tokens might not fit in memory.
   std::fill(batch.labels.begin() + static_cast<std::ptrdiff_t>(words.size()), batch.labels.end(), kIgnoredLabel);
-  const std::vector<int64_t> guesses = most_likely(batch, tokenizer.vocab_size(), weights, plan, comm);
+  const std::vector<int64_t> guesses = most_likely(batch, tokenizer.vocab_size(), session, plan, comm);
   for (size_t place = 0; place < words.size(); ++place) {
     const std::string& word = words[place];
     masked += is_hidden(place) ? word.substr(0, word.starts_with(' ')) + "[MASK]" : word;

@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "model/generation.h"
 #include "plan/plan.h"
+#include "runtime/session.h"
 #include "runtime/training_data.h"
 
 #include <functional>
@@ -23,13 +24,13 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
                             const std::function<void(const std::string& text)>& on_text = {});
 
 /// A prompt from a held-out document (at most half of the context) and the model's continuation. The replica leaders
-/// (ranks with Plan::replica_leader() equal to their own rank) must call it together, each with its weight shards. All
-/// return the same text.
-std::string sample_text(Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
+/// (ranks with Plan::replica_leader() equal to their own rank), or all ranks if weights are sharded, must call it
+/// together. All return the same text.
+std::string sample_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm);
 
 /// Three lines from the beginning of a held-out (else a training) sample. The first has [MASK] for hidden tokens, the
-/// second the model's guesses in brackets, the third the original. All ranks must call it together, each with its
-/// weight shards. All return the same text.
-std::string filled_text(Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
+/// second the model's guesses in brackets, the third the original. All ranks must call it together. All return the same
+/// text.
+std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm);
 
 }  // namespace orthant

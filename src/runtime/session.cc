@@ -19,6 +19,26 @@ std::vector<int> uses_of(const Transformer& model, const Weights& weights) {
   return uses;
 }
 
+Reduction reduction_of(const SessionParts& parts) {
+  return parts.kept.owned ? Reduction::reduce_scatter : Reduction::all_reduce;
+}
+
+std::unique_ptr<GradientReducer> reducer_of(const Plan& plan, Comm& comm, Weights& weights, const Transformer& model,
+                                            const SessionParts& parts) {
+  if (plan.has_gradients_by_unit()) return nullptr;
+  return std::make_unique<GradientReducer>(comm, weights.gradients(), parts.buckets, uses_of(model, weights),
+                                           reduction_of(parts), plan.replica_axes());
+}
+
+std::unique_ptr<ShardedStates> sharded_states_of(const Plan& plan, Comm& comm, Weights& weights,
+                                                 const Transformer& model, const SessionParts& parts) {
+  if (!plan.has_gradients_by_unit()) return nullptr;
+  std::vector<bool> in_unit;
+  for (size_t bucket = 0; bucket < parts.buckets.size(); ++bucket) in_unit.push_back(plan.belongs_to_unit(bucket));
+  return std::make_unique<ShardedStates>(comm, weights, parts.buckets, std::move(in_unit), uses_of(model, weights),
+                                         reduction_of(parts), plan.replica_axes());
+}
+
 }  // namespace
 
 Session::Session(const Plan& plan, const Loader& train, Comm& comm)
@@ -30,14 +50,18 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       comm_(comm),
       parts_(std::move(parts)),
       counted_in_norm_(plan.counted_in_norm(comm.rank())),
-      weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.owned),
+      weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.kept),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer),
-      reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_),
-               parts_.owned ? Reduction::reduce_scatter : Reduction::all_reduce),
-      stages_(parts_.pipeline, model_, weights_, &reducer_, comm),
+      reducer_(reducer_of(plan, comm, weights_, model_, parts_)),
+      sharded_(sharded_states_of(plan, comm, weights_, model_, parts_)),
+      stages_(parts_.pipeline, model_, weights_, reducer_.get(), sharded_.get(), comm),
       chain_(comm),
-      backup_(weights_, optimizer_) {}
+      backup_(weights_, optimizer_) {
+  if (plan.config.optimizer.in_backward) {
+    sharded_->on_summed = [this](int bucket) { update_in_backward(bucket); };
+  }
+}
 
 int64_t Session::labels_of(int64_t step) const {
   return train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
@@ -70,6 +94,7 @@ at::Tensor Session::initial_step_statistics(const Signals& signals) const {
 }
 
 StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepInput input) {
+  step_ = step, squares_ = {}, not_finite_ = {};
   StepResult result{.step = step, .valid_labels = labels_of(step)};
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
   const auto& row = parts_.row;
@@ -90,11 +115,34 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepIn
 }
 
 void Session::finish_gradients(const at::Tensor& statistics) {
+  if (sharded_) sharded_->finish();
   add_tied_gradients();
-  ExactSum squares;
-  for (size_t i = 0; i < counted_in_norm_.size(); ++i)
-    add_gradient_squares(weights_, i, counted_in_norm_[i].begin, counted_in_norm_[i].size(), squares);
-  std::ranges::copy(squares.numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
+  for (size_t i = 0; i < counted_in_norm_.size() && !plan_.config.optimizer.in_backward; ++i) add_to_norm(i);
+  std::ranges::copy(squares_.numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
+}
+
+void Session::add_to_norm(size_t parameter) {
+  const Range& counted = counted_in_norm_[parameter];
+  add_gradient_squares(weights_, parameter, counted.begin, counted.size(), squares_);
+}
+
+double Session::clip_scale(double norm) const {
+  const auto& training = plan_.config.training;
+  return clip_factor(training.clips_by_previous_norm() ? last_norm_.value_or(0) : norm, training.max_norm);
+}
+
+void Session::update_in_backward(int bucket) {
+  const double lr = learning_rate_of(plan_.config, step_), scale = clip_scale(0);
+  for (const int weight : parts_.buckets[static_cast<size_t>(bucket)].weights) {
+    const auto [first, end] = weights_.flat().members[static_cast<size_t>(weight)];
+    for (size_t parameter = first; parameter < end; ++parameter) {
+      add_to_norm(parameter);
+      const bool is_finite = std::isfinite(weights_.owned_gradient(parameter).sum(at::kDouble).item<double>());
+      if (!is_finite && !not_finite_) not_finite_ = parameter;
+      if (before_update) before_update(parameter);
+      if (!not_finite_) optimizer_.step_parameter(parameter, step_, lr, scale);
+    }
+  }
 }
 
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
@@ -125,10 +173,10 @@ void Session::add_tied_gradients() {
   for (const auto& [original, copy] : plan_.copies()) {
     const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
     if (here != one && here != other) continue;
-    const auto gradient = [&](size_t p) { return weights_.owned_part_of_shard(weights_.gradient(p), p); };
-    const at::Tensor own = gradient(here == one ? original : copy);
+    const at::Tensor own = weights_.owned_gradient(here == one ? original : copy);
     if (one == other) {
-      gradient(copy).copy_(own.add_(gradient(copy)));
+      const at::Tensor of_copy = weights_.owned_gradient(copy);
+      of_copy.copy_(own.add_(of_copy));
       continue;
     }
     const at::Tensor added = at::empty_like(own);
@@ -190,29 +238,37 @@ int64_t Session::broadcast_from_main(int64_t number) const {
 }
 
 void Session::update(int64_t step, const StepResult& result) {
-  optimizer_.step(step, learning_rate_of(plan_.config, step), clip_factor(result.norm, plan_.config.training.max_norm));
+  if (!plan_.config.optimizer.in_backward) {
+    for (size_t i = 0; i < weights_.parameters().size() && before_update; ++i) before_update(i);
+    optimizer_.step(step, learning_rate_of(plan_.config, step), clip_scale(result.norm));
+  }
+  last_norm_ = result.norm;
   gather_weights();
 }
 
 void Session::gather_weights() {
-  if (parts_.owned) reducer_.gather_chunks(weights_.values());
+  if (plan_.shards_weights()) return sharded_->gather_whole();
+  if (parts_.kept.owned) gather_chunks(comm_, parts_.buckets, weights_.values());
 }
 
-void Session::gather_gradients() {
-  if (parts_.owned) reducer_.gather_chunks(weights_.gradients());
+at::Tensor Session::gradient_shard(size_t parameter) const {
+  return shard_from_owned(weights_.owned_gradient(parameter), parameter);
 }
 
 at::Tensor Session::master_shard(size_t parameter) const {
   if (weights_.has_all_masters()) return weights_.master(parameter);
-  return shard_from_owned(weights_.masters(), weights_.owned(), parameter);
+  return shard_from_owned(weights_.owned_master(parameter), parameter);
 }
 
-at::Tensor Session::shard_from_owned(const at::Tensor& buffer, const OwnedElements& owned, size_t parameter) const {
+at::Tensor Session::value_shard(size_t parameter) const {
+  if (!plan_.shards_weights()) return weights_.value(parameter);
+  return shard_from_owned(weights_.owned_value(parameter), parameter);
+}
+
+at::Tensor Session::shard_from_owned(const at::Tensor& own, size_t parameter) const {
   const ParameterInfo& info = parts_.parameters[parameter];
-  const OwnedElements::Part& part = owned.part(parameter);
-  const at::Tensor own = buffer.narrow(0, part.offset, part.count);
-  if (!parts_.owned) return own.view(info.shard_shape());
-  const at::Tensor whole = at::empty(info.shard_shape(), buffer.options());
+  if (!parts_.kept.owned) return own.view(info.shard_shape());
+  const at::Tensor whole = at::empty(info.shard_shape(), own.options());
   if (info.shard_size() == 0) return whole;
   const int64_t begin = weights_.flat().parameter_offsets[parameter];
   for (const GradientBucket& bucket : parts_.buckets) {

@@ -46,13 +46,19 @@ class Session {
     bool terminate = false, interrupt = false;
     double peak_memory_bytes = 0;
   };
-  /// Computes the gradients of global batch number `step` (from 1), summed over all ranks, and the step's result.
+  /// Computes the gradients of global batch number `step` (from 1), summed over all ranks, and the step's result. With
+  /// optimizer.in_backward it also updates the owned elements of each parameter, and no gradient is left.
   StepResult gradients(int64_t step, const Signals& signals);
-  /// Clips the gradients by the result's norm, and updates the weights. All ranks must call it together.
+  /// Clips the gradients by the result's norm, updates the weights unless gradients() did, and completes the working
+  /// values on every rank. All ranks must call it together.
   void update(int64_t step, const StepResult& result);
-  /// Completes the sums of gradients on every rank, if each has only those of its own chunks. All ranks must call it
-  /// together.
-  void gather_gradients();
+  /// The gradient norm of the last step that update() completed; a checkpoint's norm takes its place. Empty before.
+  std::optional<double> last_norm() const { return last_norm_; }
+  void set_last_norm(double norm) { last_norm_ = norm; }
+  /// Called with each parameter when its gradient is final, before its update. All ranks call it in the same order.
+  std::function<void(size_t parameter)> before_update;
+  /// Returns the summed gradient of this rank's shard of the parameter. All ranks must call it together.
+  at::Tensor gradient_shard(size_t parameter) const;
 
   /// Called with a step's total result, the same on all ranks, before its update becomes final. May throw.
   using OnFinalResult = std::function<void(const StepResult&)>;
@@ -86,11 +92,13 @@ class Session {
   /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
   /// send nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
-  /// Returns this rank's shard of the parameter from a buffer of these owned elements, to which all replicas contribute
-  /// their chunks. All ranks must call it together.
-  at::Tensor shard_from_owned(const at::Tensor& buffer, const OwnedElements& owned, size_t parameter) const;
-  /// Returns the masters of this rank's shard of the parameter. All ranks must call it together.
+  /// Returns this rank's shard of the parameter, or of its gradient or optimizer state, from its owned elements, to
+  /// which all replicas contribute their chunks. All ranks must call it together.
+  at::Tensor shard_from_owned(const at::Tensor& own, size_t parameter) const;
+  /// Returns the masters, or the working values, of this rank's shard of the parameter. All ranks must call it
+  /// together.
   at::Tensor master_shard(size_t parameter) const;
+  at::Tensor value_shard(size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
   int64_t broadcast_from_main(int64_t number) const;
   bool is_main_rank() const { return comm_.rank() == 0; }
@@ -99,6 +107,8 @@ class Session {
   const std::vector<Interval>& intervals() const { return intervals_; }
 
   Weights& weights() { return weights_; }
+  const Weights& weights() const { return weights_; }
+  ShardedStates* sharded_states() { return sharded_.get(); }  // null unless gradients exist by unit
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
   int peak_in_flight() const { return stages_.peak_in_flight(); }  // in the last step
@@ -113,6 +123,13 @@ class Session {
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
   /// Finishes the gradients after the row, and writes their squares into the statistics.
   void finish_gradients(const at::Tensor& statistics);
+  /// Updates the parameters of a bucket whose gradients are final. From the first gradient on that is not finite, it
+  /// updates no parameter on this rank.
+  void update_in_backward(int bucket);
+  /// The factor that clips this step's gradients. `norm`: their norm, which clipping by the previous norm ignores.
+  double clip_scale(double norm) const;
+  /// Adds the squares of the gradient's elements that this rank counts.
+  void add_to_norm(size_t parameter);
   /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum, of
   /// the owned elements.
   void add_tied_gradients();
@@ -143,7 +160,12 @@ class Session {
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;
-  GradientReducer reducer_;
+  std::unique_ptr<GradientReducer> reducer_;  // null if gradients exist by unit
+  std::unique_ptr<ShardedStates> sharded_;    // null otherwise
+  std::optional<double> last_norm_;
+  int64_t step_ = 0;                          // of the row in progress
+  ExactSum squares_;                          // of its gradients that the rank counts in the norm
+  std::optional<size_t> not_finite_;          // with optimizer.in_backward: the first parameter with such a gradient
   ModelStages stages_;
   std::vector<Interval> intervals_;
 

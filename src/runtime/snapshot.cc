@@ -53,56 +53,61 @@ at::Tensor stored(const TensorSet& set, const std::string& name, const std::stri
 const std::string kMasterPrefix = "master.";
 
 // One tensor of a checkpoint for each parameter, or for each in the scope of a state tensor of the optimizer.
-struct StoredBuffer {
-  std::string prefix;                 // of the tensors' names
-  at::Tensor buffer;                  // this rank's part of all
-  const OwnedElements* owned = {};    // the elements of the buffer; null: it has the layout of the values
-  const StateTensor* state = {};      // null: every parameter has one
+struct StoredTensors {
+  std::string prefix = "";        // of the tensors' names
+  const StateTensor* state = {};  // null: every parameter has one
+  at::ScalarType dtype = at::kFloat;
+  std::function<at::Tensor(size_t parameter)> shard = {};  // this rank's; all ranks must call it together
 
   bool has(const ParameterInfo& parameter) const { return state == nullptr || state->has(parameter); }
 };
 
-std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredBuffer& buffer) {
+std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredTensors& tensors) {
   std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
-    if (p.copy_of.empty() && buffer.has(p)) want.push_back({buffer.prefix + p.name, p.shape});
+    if (p.copy_of.empty() && tensors.has(p)) want.push_back({tensors.prefix + p.name, p.shape});
   }
   return want;
 }
 
-StoredBuffer values_of(const Weights& weights) { return {.prefix = "", .buffer = weights.values()}; }
-bool keeps_masters(const Weights& weights) { return weights.values().scalar_type() != weights.masters().scalar_type(); }
+bool keeps_masters(const Weights& weights) { return weights.working_dtype() != weights.masters().scalar_type(); }
 
-// The buffers behind the optimizer file.
-std::vector<StoredBuffer> optimizer_buffers(Session& session) {
+// The tensors of the optimizer file.
+std::vector<StoredTensors> optimizer_tensors(Session& session) {
   const Weights& weights = session.weights();
-  std::vector<StoredBuffer> buffers;
+  const at::ScalarType dtype = weights.masters().scalar_type();
+  std::vector<StoredTensors> stored;
   for (const Optimizer::State& state : session.optimizer().state()) {
-    buffers.push_back({state.name + ".", state.flat, &state.elements, &state});
+    stored.push_back({state.name + ".", &state, dtype,
+                      [&](size_t p) { return session.shard_from_owned(state.part(p), p); }});
   }
-  if (keeps_masters(weights)) buffers.push_back({kMasterPrefix, weights.masters(), &weights.owned()});
-  return buffers;
+  if (keeps_masters(weights)) {
+    stored.push_back({kMasterPrefix, nullptr, dtype,
+                      [&](size_t p) { return session.shard_from_owned(weights.owned_master(p), p); }});
+  }
+  return stored;
 }
 
 // Gathers tensors of all ranks into rank 0's files, one at a time. Only rank 0's file writer determines
 // their order. Rank 0 therefore broadcasts the number of each tensor, and the other ranks serve it until there is none.
 class Collection {
  public:
-  explicit Collection(Session& session) : session_(session), buffers_(optimizer_buffers(session)) {
-    buffers_.insert(buffers_.begin(), values_of(session.weights()));
+  explicit Collection(Session& session) : session_(session), stored_(optimizer_tensors(session)) {
+    stored_.insert(stored_.begin(), {.dtype = session.weights().working_dtype(),
+                                     .shard = [&session](size_t p) { return session.value_shard(p); }});
   }
 
-  /// On rank 0: the tensors of one buffer, each gathered when it is written.
-  std::vector<TensorBytes> tensors(size_t buffer) {
-    const StoredBuffer& stored = buffers_[buffer];
+  /// On rank 0: the tensors of one kind, each gathered when it is written.
+  std::vector<TensorBytes> tensors(size_t kind) {
+    const StoredTensors& stored = stored_[kind];
     std::vector<TensorBytes> tensors;
     const auto& parameters = session_.weights().parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!parameters[i].copy_of.empty() || !stored.has(parameters[i])) continue;
       tensors.push_back({.name = stored.prefix + parameters[i].name,
-                         .dtype = dtype_of(stored.buffer.scalar_type()),
+                         .dtype = dtype_of(stored.dtype),
                          .shape = parameters[i].shape,
-                         .make = [this, number = static_cast<int64_t>(buffer * parameters.size() + i)] {
+                         .make = [this, number = static_cast<int64_t>(kind * parameters.size() + i)] {
                            whole_.reset();
                            whole_ = gathered(session_.broadcast_from_main(number));
                            return bytes_of(whole_);
@@ -110,7 +115,7 @@ class Collection {
     }
     return tensors;
   }
-  size_t buffers() const { return buffers_.size(); }
+  size_t kinds() const { return stored_.size(); }
   /// On other ranks: takes part in gathering until rank 0 calls end().
   void serve() {
     for (int64_t number; (number = session_.broadcast_from_main(kNoMore)) != kNoMore;) gathered(number);
@@ -121,16 +126,12 @@ class Collection {
   static constexpr int64_t kNoMore = -1;
 
   at::Tensor gathered(int64_t number) {
-    const Weights& weights = session_.weights();
-    const size_t count = weights.parameters().size(), at = static_cast<size_t>(number), parameter = at % count;
-    const auto& [prefix, buffer, owned, state] = buffers_[at / count];
-    return session_.gather(
-        owned == nullptr ? weights.view(buffer, parameter) : session_.shard_from_owned(buffer, *owned, parameter),
-        parameter);
+    const size_t count = session_.weights().parameters().size(), at = static_cast<size_t>(number);
+    return session_.gather(stored_[at / count].shard(at % count), at % count);
   }
 
   Session& session_;
-  std::vector<StoredBuffer> buffers_;  // first the values
+  std::vector<StoredTensors> stored_;  // first the values
   at::Tensor whole_;
 };
 
@@ -153,30 +154,30 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   }
   CheckpointContent content;
   content.weights = collection.tensors(0);
-  for (size_t buffer = 1; buffer < collection.buffers(); ++buffer) {
-    std::ranges::move(collection.tensors(buffer), std::back_inserter(content.optimizer));
+  for (size_t kind = 1; kind < collection.kinds(); ++kind) {
+    std::ranges::move(collection.tensors(kind), std::back_inserter(content.optimizer));
   }
   content.hf_config =
-      hf_config_of(plan.architecture, weights.values().scalar_type(), data.tokenizer->end_of_text());
+      hf_config_of(plan.architecture, weights.working_dtype(), data.tokenizer->end_of_text());
   if (!content.hf_config.model.causal()) {
     content.hf_config.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
   }
   const auto& config = plan.config;
-  content.state_json = Json{{"step", state.step},
-                            {"next_sample", state.step * config.training.global_batch_size},
-                            {"tokens", state.tokens},
-                            {"seed", config.training.seed},
-                            {"global_batch_size", config.training.global_batch_size},
-                            {"seq_len", config.training.seq_len},
-                            {"mask_documents", config.data.mask_documents},
-                            {"masked_share", config.model.masked_share},
-                            {"dtype", config.training.dtype},
-                            {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},
-                            {"text_xxh3", data.text_fingerprint ? fmt::format("{:016x}", *data.text_fingerprint) : ""},
-                            {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
-                            {"mesh", to_string(plan.mesh)}}
-                           .dump(2) +
-                       "\n";
+  Json run = {{"step", state.step},
+              {"next_sample", state.step * config.training.global_batch_size},
+              {"tokens", state.tokens},
+              {"seed", config.training.seed},
+              {"global_batch_size", config.training.global_batch_size},
+              {"seq_len", config.training.seq_len},
+              {"mask_documents", config.data.mask_documents},
+              {"masked_share", config.model.masked_share},
+              {"dtype", config.training.dtype},
+              {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},
+              {"text_xxh3", data.text_fingerprint ? fmt::format("{:016x}", *data.text_fingerprint) : ""},
+              {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
+              {"mesh", to_string(plan.mesh)}};
+  if (session.last_norm()) run["gradient_norm"] = *session.last_norm();
+  content.state_json = run.dump(2) + "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
   std::string saved =
@@ -189,7 +190,7 @@ void load_weights(const std::string& directory, const Architecture& architecture
   const TensorSet set = open_hf_weights(directory);
   const std::vector<std::string> optional =
       architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-  check_tensors(set, wanted(weights, values_of(weights)), directory, optional);
+  check_tensors(set, wanted(weights, {}), directory, optional);
   if (!optional.empty() && set.contains("lm_head.weight") &&
       !stored(set, "lm_head.weight", directory).equal(stored(set, "model.embed_tokens.weight", directory))) {
     throw DataError(
@@ -219,10 +220,10 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   Weights& weights = session.weights();
   const TrainState state = load_train_state(checkpoint, plan, data);
   std::vector<ExpectedTensor> want;
-  for (const StoredBuffer& buffer : optimizer_buffers(session)) {
-    std::ranges::move(wanted(weights, buffer), std::back_inserter(want));
+  for (const StoredTensors& stored : optimizer_tensors(session)) {
+    std::ranges::move(wanted(weights, stored), std::back_inserter(want));
   }
-  check_tensors(checkpoint.weights, wanted(weights, values_of(weights)), directory);
+  check_tensors(checkpoint.weights, wanted(weights, {}), directory);
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
   // All tensors are looked up, and may be refused, before the first is copied.
@@ -249,6 +250,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (const auto& [tensor, parameter, shard] : states) {
     tensor.part(parameter).copy_(weights.owned_part_of_shard(shard, parameter));
   }
+  if (state.norm) session.set_last_norm(*state.norm);
   return state;
 }
 

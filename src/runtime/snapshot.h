@@ -16,6 +16,7 @@ namespace orthant {
 struct TrainState {
   int64_t step = 0;    // completed
   int64_t tokens = 0;  // of all ranks
+  std::optional<double> norm = {};  // of the last step's gradients; earlier versions did not save it
 };
 
 /// Writes DUMP/checkpoints/step-NNNNNN: weights with Hugging Face's names and shapes, masters if their dtype differs,

@@ -220,7 +220,8 @@ void Trainer::save_timeline() {
 
 std::string Trainer::way_out() const {
   if (checkpoint_.empty()) {
-    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or check the data.";
+    return fmt::format("There is no checkpoint yet; lower optimizer.lr{}, or check the data.",
+                       plan_.config.training.max_norm > 0 ? " or training.max_norm" : ", set training.max_norm");
   }
   return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n  {}", checkpoint_,
                      options_.resume_command);
@@ -254,9 +255,10 @@ void Trainer::finish() {
   std::string text;
   if (complete) set_training_complete();
   comm_.set_activity("writing a sample");
-  if (complete && masked) text = filled_text(session_.weights(), plan_, data_, comm_);
-  const bool first_copy = plan_.replica_leader(comm_.rank()) == comm_.rank();
-  if (complete && !masked && first_copy) text = sample_text(session_.weights(), plan_, data_, comm_);
+  if (complete && masked) text = filled_text(session_, plan_, data_, comm_);
+  // One replica writes the text. If weights are sharded, it needs those of the others.
+  const bool takes_part = plan_.shards_weights() || plan_.replica_leader(comm_.rank()) == comm_.rank();
+  if (complete && !masked && takes_part) text = sample_text(session_, plan_, data_, comm_);
   comm_.set_activity("done");
   if (!output_) return;
   Summary s = make_summary(plan_, output_->steps, output_->validations);

@@ -11,7 +11,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
                                       std::span<const int32_t> bytes_of_token) {
   const at::NoGradGuard no_grad;
   const auto& training = plan_.config.training;
-  const std::vector<Action> row = select_forwards(parts_.row);
+  const std::vector<Action> row = plan_.with_gathers(select_forwards(parts_.row));
   const bool judges = reports_loss() && plan_.pipeline_rank(comm_.rank()) == plan_.stages.back().owner;
   at::Tensor sums = at::zeros({3}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();

@@ -33,6 +33,7 @@ at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const Pa
 Plan oracle_of(const Plan& plan) {
   Config config = plan.config;
   config.parallelism = ParallelismConfig{};
+  config.optimizer.in_backward = false;  // the same update, after backward
   RunFacts facts = plan.facts;
   facts.ranks = 1;
   return make_plan(config, facts);
@@ -224,21 +225,23 @@ class ComparedRank {
         comm_(comm),
         findings_(findings),
         bounds_(rounding_bounds(plan)),
-        free_running_(plan.config.training.dtype == "float64") {}
+        free_running_(plan.config.training.dtype == "float64") {
+    session_.before_update = [this](size_t parameter) { compare_gradient(parameter); };
+  }
 
   void run(int64_t step) {
     const auto i = static_cast<size_t>(step - 1);
+    step_ = step, compared_ = {};
     if (step > 1 && !free_running_) load_oracle_state(oracle_, i - 1, session_);
     TrafficTable before = comm_.traffic();
     StepResult result = session_.gradients(step, {});
     TrafficTable sent = traffic_since(before, comm_.traffic());
-    session_.gather_gradients();
     findings_.loss(step, comm_.rank(), result, oracle_.losses[i], relative(result.norm, oracle_.norms[i]));
-    compare_gradients(step);
     if (!free_running_) result.norm = oracle_.norms[i];
     before = comm_.traffic();
     session_.update(step, result);
     add(sent, traffic_since(before, comm_.traffic()));
+    sent = traffic_since(compared_, sent);
     compare_weights(step);
     if (plan_.post_validates()) return;  // the number of its messages depends on the norms
     const TrafficTable planned = planned_traffic_table(plan_, comm_.rank());
@@ -248,17 +251,18 @@ class ComparedRank {
  private:
   const std::vector<ParameterInfo>& parameters() const { return session_.weights().parameters(); }
 
-  void compare_gradients(int64_t step) {
-    const auto i = static_cast<size_t>(step - 1);
+  // Compares the gradient, whose comparison takes messages of its own, and continues with the oracle's.
+  void compare_gradient(size_t p) {
+    const auto i = static_cast<size_t>(step_ - 1);
     Weights& weights = session_.weights();
     const double rest = bounds_.rest * oracle_.norms[i] / bounds_.gradients;
-    for (size_t p = 0; p < parameters().size(); ++p) {
-      const double column = free_running_ ? 0 : least_gradient(oracle_, i, parameters(), p);
-      const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
-      findings_.tensor(&VerifyReport::gradients, step, comm_.rank(), p, parameters()[p],
-                       relative(weights.gradient(p), want, std::max(rest, column)));
-      if (!free_running_) weights.gradient(p).copy_(want);
-    }
+    const double column = free_running_ ? 0 : least_gradient(oracle_, i, parameters(), p);
+    const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
+    const TrafficTable before = comm_.traffic();
+    findings_.tensor(&VerifyReport::gradients, step_, comm_.rank(), p, parameters()[p],
+                     relative(session_.gradient_shard(p), want, std::max(rest, column)));
+    add(compared_, traffic_since(before, comm_.traffic()));
+    if (!free_running_) weights.owned_gradient(p).copy_(weights.owned_part_of_shard(want, p));
   }
 
   void compare_weights(int64_t step) {
@@ -276,6 +280,8 @@ class ComparedRank {
   Findings& findings_;
   RoundingBounds bounds_;
   bool free_running_;
+  int64_t step_ = 0;
+  TrafficTable compared_;  // the messages of this step's comparisons
 };
 
 }  // namespace

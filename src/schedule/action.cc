@@ -76,6 +76,8 @@ int microbatch_of(const Action& action) {
 
 bool is_computation(const Action& action) { return action.kind >= F && action.kind <= W; }
 
+bool reads_weights(const Action& action) { return action.kind == F || action.kind == B || action.kind == I; }
+
 bool is_message(const Action& action) {
   return action.kind >= SEND_F && action.kind <= RECV_B;
 }

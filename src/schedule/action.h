@@ -68,6 +68,8 @@ struct Action {
 int microbatch_of(const Action& action);
 /// Whether the kind is F, B, I or W.
 bool is_computation(const Action& action);
+/// Whether the kind is F, B or I, which read the weights of their stage. W multiplies activations by gradients.
+bool reads_weights(const Action& action);
 /// Whether the kind is a SEND or a RECV.
 bool is_message(const Action& action);
 /// Whether the kind is S, Z, T, TW, E or EB, which every rank runs for every microbatch: see barriers.h.

@@ -51,4 +51,31 @@ Schedule add_messages(const Schedule& in) {
   return out;
 }
 
+Schedule split_stages(const Schedule& schedule, const std::vector<int>& parts) {
+  ORTHANT_CHECK(parts.size() == schedule.stage_owner.size(), parts.size(), schedule.stage_owner.size());
+  Schedule split{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = {}};
+  std::vector<int> first_part;
+  for (size_t stage = 0; stage < parts.size(); ++stage) {
+    first_part.push_back(static_cast<int>(split.stage_owner.size()));
+    split.stage_owner.insert(split.stage_owner.end(), static_cast<size_t>(parts[stage]), schedule.stage_owner[stage]);
+  }
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+    for (const auto& [kind, stage, number] : schedule.rows[rank]) {
+      using enum ActionKind;
+      ORTHANT_CHECK(facts(kind).stream != Stream::collective, to_string({kind, stage, number}));
+      const int first = first_part[static_cast<size_t>(stage)], end = first + parts[static_cast<size_t>(stage)];
+      auto& row = split.rows[rank];
+      const auto add = [&row, kind = kind, number = number](int part) { row.push_back({kind, part, number}); };
+      if (kind == F) {
+        for (int part = first; part < end; ++part) add(part);
+      } else if (is_computation({kind, stage, number})) {
+        for (int part = end; part-- > first;) add(part);
+      } else {
+        add(kind == SEND_F || kind == RECV_B ? end - 1 : first);
+      }
+    }
+  }
+  return split;
+}
+
 }  // namespace orthant

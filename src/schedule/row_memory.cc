@@ -2,7 +2,12 @@
 #include "schedule/row_memory.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
+
+#include "schedule/barriers.h"
 
 namespace orthant {
 namespace {
@@ -13,18 +18,29 @@ using enum ActionKind;
 class RowWalk {
  public:
   using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
-  RowWalk(const std::vector<Action>& row, const PerResult<int>& send_completions, const BytesOf& bytes_of)
-      : row_(row), send_completions_(send_completions), bytes_of_(bytes_of), leaving_(row.size()) {}
+  RowWalk(const std::vector<Action>& row, const PerResult<int>& send_completions, const BytesOf& bytes_of,
+          const std::vector<UnitBytes>& units, int stage_with_loss)
+      : row_(row),
+        send_completions_(send_completions),
+        bytes_of_(bytes_of),
+        units_(units),
+        stage_with_loss_(stage_with_loss),
+        leaving_(row.size()) {}
 
   RowBytes run() {
     for (size_t i = 0; i < row_.size(); ++i) {
       const Action& action = row_[i];
-      if (facts(action.kind).counts != NumberMeaning::microbatch) continue;
+      if (facts(action.kind).counts != NumberMeaning::microbatch) {
+        if (!units_.empty()) update_unit(action);
+        continue;
+      }
       post(i);
+      if (!units_.empty() && bytes_of(action).kept > 0) allocate_gradients(action);
       if (facts(action.kind).stream == Stream::send) send(action, i);
       if (facts(action.kind).stream == Stream::compute) compute(action);
       peak(0);
     }
+    complete_reduction();
     return most_;
   }
 
@@ -33,7 +49,50 @@ class RowWalk {
 
   void peak(int64_t beside) {
     most_.kept = std::max(most_.kept, kept_);
-    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + beside);
+    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + beside);
+  }
+
+  using BucketKey = std::pair<int, int>;  // stage, number of the bucket
+  const UnitBytes& unit(int stage) const { return units_[static_cast<size_t>(stage)]; }
+  const UnitBytes::Bucket& bucket(const BucketKey& key) const { return unit(key.first).buckets.at(key.second); }
+
+  void update_unit(const Action& action) {
+    if (action.kind == UNSHARD) units_bytes_ += unit(action.stage).weights;
+    if (action.kind == RESHARD) units_bytes_ -= unit(action.stage).weights;
+    if (action.kind == REDUCE) {
+      const BucketKey key{action.stage, action.microbatch};
+      complete_reduction();
+      allocate(key);
+      units_bytes_ += bucket(key).reduction;
+      reduction_ = key;
+      peak(0);
+      if (bucket(key).is_local) complete_reduction();
+    }
+    peak(0);
+  }
+
+  void allocate_gradients(const Action& action) {
+    const bool writes = action.kind == B || action.kind == I || action.kind == W ||
+                        (action.kind == F && action.stage == stage_with_loss_);
+    if (!writes) return;
+    for (const int stage : action.kind == F ? unit(action.stage).forward : unit(action.stage).backward) {
+      for (const auto& [number, bytes] : unit(stage).buckets) {
+        if (reduction_ == BucketKey{stage, number}) complete_reduction();
+        allocate({stage, number});
+      }
+    }
+  }
+
+  void allocate(const BucketKey& key) {
+    if (written_.insert(key).second) units_bytes_ += bucket(key).gradients;
+  }
+
+  void complete_reduction() {
+    if (!reduction_) return;
+    peak(bucket(*reduction_).update);
+    units_bytes_ -= bucket(*reduction_).gradients + bucket(*reduction_).reduction;
+    written_.erase(*reduction_);
+    reduction_.reset();
   }
 
   /// Posts the RECV at index i. If index i is a computation, posts all RECVs between it and the next computation.
@@ -96,7 +155,12 @@ class RowWalk {
   const std::vector<Action>& row_;
   const PerResult<int>& send_completions_;
   const BytesOf& bytes_of_;
+  const std::vector<UnitBytes>& units_;
+  const int stage_with_loss_;  // its F computes the loss, which writes gradients
   RowBytes most_;
+  int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
+  std::set<BucketKey> written_; // buckets whose gradients are held
+  std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, messages_ = 0, sums_ = 0;
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
@@ -106,8 +170,11 @@ class RowWalk {
 
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
-RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of).run();
+RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
+                         const std::vector<UnitBytes>& units) const {
+  const bool shards_output = !units.empty() && !vocabulary_kinds(schedule_).output.empty();
+  const int stage_with_loss = shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss).run();
 }
 
 }  // namespace orthant

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <vector>
 
 #include "schedule/schedule.h"
 #include "schedule/send_completions.h"
@@ -27,6 +29,21 @@ struct MicrobatchBytes {
   int64_t lookup = 0, lookup_backward = 0;            // transient peak of E, and of EB
 };
 
+/// Weights and gradients of a stage that exist in full only while passes need them.
+struct UnitBytes {
+  std::vector<int> forward = {}, backward = {};  // stages whose gradients the stage's loss, and its B, I and W write
+  int64_t weights = 0;         // held from UNSHARD to RESHARD
+  /// Gradients are held from the first pass that writes them, a reduction's buffers from REDUCE. Both are freed when
+  /// the reduction is complete: at the next REDUCE, at a pass that writes to the same bucket, or at the row's end. If
+  /// only this rank has a part in it, it is complete at once.
+  struct Bucket {
+    int64_t gradients = 0, reduction = 0;
+    int64_t update = 0;  // transient bytes when the reduction is complete
+    bool is_local = false;
+  };
+  std::map<int, Bucket> buckets = {};  // by the number in REDUCE
+};
+
 /// Peaks of one row.
 struct RowBytes {
   int64_t kept = 0;  // activations only
@@ -40,8 +57,10 @@ struct RowBytes {
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
-  /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage.
-  RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const;
+  /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch
+  /// whose passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
+  RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
+                const std::vector<UnitBytes>& units = {}) const;
 
  private:
   const Schedule& schedule_;

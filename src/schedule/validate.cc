@@ -2,6 +2,9 @@
 #include "schedule/validate.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -90,6 +93,10 @@ void Checker::collect(const Action& action, Position position) {
   if (kind.counts == NumberMeaning::microbatch && action.microbatch >= microbatches_)
     return report("{}: microbatches run from 0 to {}", named(action, position), microbatches_ - 1);
   if (action.kind == UNSHARD || action.kind == RESHARD) return;
+  if (action.kind == REDUCE) {  // a bucket may be reduced several times: the last one counts
+    other_indices_[action] = position.index;
+    return;
+  }
   if (has(action)) return report("{} occurs twice, first as {}", named(action, position), at(action));
   (kind.counts == NumberMeaning::microbatch ? indices_[cell(action)] : other_indices_[action]) = position.index;
 }
@@ -138,8 +145,7 @@ void Checker::check_weights() {
       } else if (action.kind == RESHARD) {
         if (!is_unsharded) report("{}: the weights are not gathered", named(action, position));
         is_unsharded = 0;
-      } else if (facts(action.kind).stream == Stream::compute && !is_step_action(action) && gathered[stage] &&
-                 !is_unsharded) {
+      } else if (reads_weights(action) && gathered[stage] && !is_unsharded) {
         report("{}: the weights are not gathered here", named(action, position));
       }
     }
@@ -156,9 +162,24 @@ void Checker::check_reductions() {
 }
 
 void Checker::check_reductions(int stage) {
-  std::vector<Action> all;
-  for (const Action& action : row(owner(stage)))
-    if (action.kind == REDUCE && action.stage == stage) all.push_back(action);
+  std::vector<Action> all;       // without repetitions
+  std::map<int, int> fruitless;  // by bucket: reductions with no backward since the previous one or the row's begin
+  std::map<int, int> times;      // reductions, by bucket
+  std::set<int> reduced;         // buckets reduced since the last backward
+  int backwards = 0;
+  for (const Action& action : row(owner(stage))) {
+    if (action.stage != stage) continue;
+    const auto completes = {B, W, T, TW, EB};
+    if (std::ranges::find(completes, action.kind) != completes.end()) reduced.clear(), ++backwards;
+    if (action.kind != REDUCE) continue;
+    const bool is_new = reduced.insert(action.microbatch).second && backwards > 0;
+    if (!is_new) ++fruitless[action.microbatch];
+    if (++times[action.microbatch] == 1) all.push_back(action);
+  }
+  for (const auto& [bucket, count] : fruitless) {
+    const Action reduction{REDUCE, stage, bucket};
+    if (times[bucket] > 1) report("{} is repeated without a backward of the stage in between", at(reduction));
+  }
   const Action for_all{REDUCE, stage, -1};
   if (has(for_all) && all.size() > 1) report("{} and single buckets of the stage exclude each other", at(for_all));
   if (all.empty() && buckets_.empty()) report("{} is missing", to_string(for_all));
@@ -171,13 +192,23 @@ void Checker::check_reductions(int stage) {
   }
   for (int bucket = 0; bucket < count && !has(for_all); ++bucket)
     if (!has({REDUCE, stage, bucket})) report("{} is missing", to_string(Action{REDUCE, stage, bucket}));
-  Action last{F, stage, 0};  // the last Action that adds to the stage's gradients; F if there is none
-  for (int m = 0; m < microbatches_; ++m)
-    for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}, Action{T, stage, m}, Action{TW, stage, m},
-                               Action{EB, stage, m}})
-      if (has(each) && (last.kind == F || position_of(each).index > position_of(last).index)) last = each;
-  for (const Action& reduction : all)
-    if (last.kind != F) demand_order(last, reduction);
+  // The last Action of these kinds on the stage; none if it has none.
+  const auto last_of = [&](const std::vector<ActionKind>& kinds) {
+    std::optional<Action> last;
+    for (int m = 0; m < microbatches_; ++m) {
+      for (const ActionKind kind : kinds) {
+        const Action each{kind, stage, m};
+        if (has(each) && (!last || position_of(each).index > position_of(*last).index)) last = each;
+      }
+    }
+    return last;
+  };
+  if (const auto last = last_of({B, W})) {
+    for (const Action& reduction : all) demand_order(*last, reduction);
+  }
+  // The vocabulary's gradients are in buckets of their own, which may be reduced later than those of the blocks.
+  const auto latest = std::ranges::max_element(all, {}, [&](const Action& each) { return position_of(each).index; });
+  if (const auto last = last_of({T, TW, EB}); last && latest != all.end()) demand_order(*last, *latest);
 }
 
 void Checker::check_progress() {

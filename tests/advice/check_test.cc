@@ -69,6 +69,13 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
       {"[parallelism]\npipeline_parallel_degree = -1",
        "parallelism.pipeline_parallel_degree = -1 (run.toml:2) and parallelism.data_parallel_degree = -1 (default): "
        "only one degree may be -1; set it to 1, or parallelism.data_parallel_degree to 1"},
+      {"[optimizer]\nin_backward = true\n[training]\nlocal_batch_size = 8",
+       "training.max_norm = 1.0 (default) must be 0 unless training.clip_by is \"previous_norm\" with "
+       "optimizer.in_backward = true (run.toml:2), because the norm of all gradients is known only after backward; set "
+       "it to 0, or training.clip_by to \"previous_norm\", or optimizer.in_backward to false"},
+      {"[parallelism]\ndata_parallel_shard_degree = 2",
+       "parallelism.data_parallel_shard_degree = 2 (run.toml:2) has no effect with parallelism.zero_stage = 0 "
+       "(default); set it to 0, or parallelism.zero_stage to 1"},
   };
   for (const BadFile& bad : table) EXPECT_EQ(check_error_of(bad.text), bad.message) << bad.text;
 }
@@ -93,9 +100,19 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"data.long_documents=cut",
        "data.long_documents = \"cut\" (command line) has no effect with data.mask_documents = false (default); set "
        "it to \"refuse\", or data.mask_documents to true"},
-      {"parallelism.zero_stage=2",
-       "parallelism.zero_stage = 2 (command line) must be 0 or 1, because this version of Orthant does not shard "
-       "gradients or weights over data ranks; set it to 1"},
+      {"parallelism.zero_reshard=never",
+       "parallelism.zero_reshard = \"never\" (command line) has no effect with parallelism.zero_stage = 0 (default); "
+       "set it to \"step\", or parallelism.zero_stage to 3"},
+      {"activation_checkpoint.operations=mlp",
+       "activation_checkpoint.operations = [\"mlp\"] (command line) has no effect with activation_checkpoint.mode = "
+       "\"none\" (default); set it to [], or activation_checkpoint.mode to \"selective\""},
+      {"activation_checkpoint.layers=2",
+       "activation_checkpoint.layers = 2 (command line) has no effect with activation_checkpoint.mode = \"none\" "
+       "(default); set it to 1, or activation_checkpoint.mode to \"full\""},
+      {"activation_checkpoint.mode=selective",
+       "activation_checkpoint.operations = [] (default) must name at least one of attention, mlp, norms, swiglu with "
+       "activation_checkpoint.mode = \"selective\" (command line), such as [\"norms\", \"swiglu\"]; set it to "
+       "[\"attention\"] or [\"mlp\"], or activation_checkpoint.mode to \"none\""},
       {"parallelism.expert_parallel_degree=2",
        "parallelism.expert_parallel_degree = 2 (command line) must be 1, because this version of Orthant has no expert "
        "parallelism; set it to 1"},

@@ -51,9 +51,9 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   // A layer has 13 d^2 weights and two norms of d. An all-reduce sends 7/8 of the 4-byte gradients twice.
   const int64_t weights = 13ll * 4096 * 4096 + 2 * 4096;
   EXPECT_EQ(named(choices, "ring 8").parameter_bytes, 2 * (weights * 4 / 8 * 7));
-  EXPECT_EQ(named(choices, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 12) / 8);
+  EXPECT_EQ(named(choices, "data 8, ZeRO 3, step").state_bytes, weights * (2 + 4 + 12) / 8);
   const auto sgd = layer_choices(plan_of(8, large({"parallelism.context_parallel_ulysses=8", "optimizer.name=sgd"})));
-  EXPECT_EQ(named(sgd, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 8) / 8);
+  EXPECT_EQ(named(sgd, "data 8, ZeRO 3, step").state_bytes, weights * (2 + 4 + 8) / 8);
   EXPECT_EQ(sends_least(choices).name, "ulysses 8");
   EXPECT_EQ(named(choices, "data 8").remark, "needs 8 sequences a step");
   EXPECT_FALSE(named(choices, "data 8").is_comparable);
@@ -169,7 +169,7 @@ TEST(LayerChoices, GradientsAreReducedToTheElement) {
   const auto twice = layer_choices(plan_of(5, {"training.dtype=float32", "training.local_batch_size=1",
                                                "training.global_batch_size=10"}));
   EXPECT_EQ(named(twice, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (2 * 4 + 4));
-  EXPECT_EQ(named(twice, "data 5, ZeRO 3").parameter_bytes, (weights - weights / 5) * 2 * (4 + 2 * 4));
+  EXPECT_EQ(named(twice, "data 5, ZeRO 3, microbatch").parameter_bytes, (weights - weights / 5) * 2 * (4 + 2 * 4));
   EXPECT_EQ(named(twice, "data 5, ZeRO 2").state_bytes, weights * 12 / 5 + weights * 4);
 }
 
@@ -201,7 +201,7 @@ TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
   const auto choices = layer_choices(plan_of(4, {"training.global_batch_size=4", "training.local_batch_size=1"}));
   EXPECT_EQ(sends_least(choices).name, "data 4");
   EXPECT_TRUE(sends_least(choices).chosen);
-  EXPECT_EQ(holds_least(choices).name, "data 4, ZeRO 1");
+  EXPECT_EQ(holds_least(choices).name, "data 4, ZeRO 3, step");
   EXPECT_TRUE(layer_choices(plan_of(1, {})).empty());
 }
 

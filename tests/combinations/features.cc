@@ -3,6 +3,7 @@
 
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
+#include "tests/support/recomputations.h"
 
 namespace orthant {
 namespace {
@@ -28,6 +29,14 @@ Settings ring(int ranks, const std::string& placement, const Settings& more = {}
 
 Settings pipeline(int ranks, const Settings& more) {
   Settings settings = {parallel("pipeline_parallel_degree", std::to_string(ranks))};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+// Sharded states with two copies among the data ranks.
+Settings copies(int data, const Settings& more) {
+  Settings settings = {parallel("data_parallel_degree", std::to_string(data)),
+                       parallel("data_parallel_replicate_degree", "2")};
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;
 }
@@ -58,7 +67,14 @@ std::vector<Feature> make_features() {
   return {
       {"data",
        {{"data 2", {parallel("data_parallel_degree", "2")}}, {"data 3", {parallel("data_parallel_degree", "3")}}}},
-      {"ZeRO", {{"ZeRO 1", {parallel("zero_stage", "1")}}}},
+      {"ZeRO",
+       {{"ZeRO 1", {parallel("zero_stage", "1")}},
+        {"ZeRO 2", {parallel("zero_stage", "2")}},
+        {"ZeRO 3, never", {parallel("zero_stage", "3"), parallel("zero_reshard", "never")}},
+        {"ZeRO 3, step", {parallel("zero_stage", "3")}},
+        {"ZeRO 3, microbatch", {parallel("zero_stage", "3"), parallel("zero_reshard", "microbatch")}},
+        {"ZeRO 2, 2 copies", copies(2, {parallel("zero_stage", "2")})},
+        {"ZeRO 3, 2 copies of 2 shards", copies(4, {parallel("zero_stage", "3")})}}},
       {"ring",
        {{"ring 2", ring(2, "zigzag")},
         {"ring 2, stripe", ring(2, "stripe")},
@@ -87,9 +103,19 @@ std::vector<Feature> make_features() {
        {{"sequence parallelism on", one_dimension(2, true)}, {"sequence parallelism off", one_dimension(2, false)}}},
       vocabulary(),
       schedule(),
-      {"recompute", {{"recompute", {"activation_checkpoint.mode=full"}}}},
+      {"recompute",
+       {{"recompute", {"activation_checkpoint.mode=full"}},
+        {"recompute norms and MLP", selective({"norms", "mlp"})},
+        {"recompute attention, every 2 blocks", selective({"attention", "swiglu"}, 2)}}},
       {"dtype", {{"float32", {"training.dtype=float32"}}, {"bfloat16", {"training.dtype=bfloat16"}}}},
       {"optimizer", {{"SGD", {"optimizer.name=sgd"}}, {"Muon", {"optimizer.name=muon"}}}},
+      {"update",
+       {{"in backward",
+         {"optimizer.in_backward=true", "training.max_norm=0", "training.local_batch_size=8",
+          "training.global_batch_size=8"}},
+        {"in backward, clipped by the previous norm",
+         {"optimizer.in_backward=true", "training.max_norm=0.5", "training.clip_by=previous_norm",
+          "training.local_batch_size=8", "training.global_batch_size=8"}}}},
       {"tied", {{"tied", {"model.tie_word_embeddings=true"}}}},
       {"biases",
        {{"attention biases", {"model.attention_bias=true"}},

@@ -40,6 +40,9 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"seq_len = 3", "run.toml:1:1: key seq_len stands outside of any section; did you mean training.seq_len?"},
       {"training = 3", "run.toml:1:1: training is a section; write [training]"},
       {"[[training]]\nsteps = 3", "run.toml:1:3: training is a section; write [training]"},
+      {"[activation_checkpoint]\noperations = [\"norm\"]",
+       "activation_checkpoint.operations = [ 'norm' ] (run.toml:2:14) must be \"attention\", \"mlp\", \"norms\" or "
+       "\"swiglu\"; did you mean \"norms\"?"},
       {"[training]\nsteps = \"ten\"", "training.steps = 'ten' (run.toml:2:9) must be a whole number"},
       {"[training]\nsteps = 2.5", "training.steps = 2.5 (run.toml:2:9) must be a whole number"},
       {"[training]\nsteps = 0", "training.steps = 0 (run.toml:2:9) must be at least 1"},
@@ -124,7 +127,7 @@ TEST(Config, BadOverridesAreRefused) {
       {{"--training.steps", "--run.ranks=2"}, "training.steps (command line) needs a value: --training.steps VALUE"},
       {{"--training.no-steps"},
        "unknown key training.no_steps (command line); [training] has steps, seq_len, global_batch_size, "
-       "local_batch_size, dtype, max_norm, label_smoothing, z_loss, seed, seed_weights"},
+       "local_batch_size, dtype, max_norm, clip_by, label_smoothing, z_loss, seed, seed_weights"},
       {{"training.steps=-4"}, "training.steps = -4 (command line) must be at least 1"},
       {{"metrics.enable_tensorboard=maybe"}, "metrics.enable_tensorboard = maybe (command line) must be true or false"},
       {{"parallelism.tensor_parallel_mesh=1,2"},

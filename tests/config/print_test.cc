@@ -78,7 +78,13 @@ struct Randomize {
     const auto& choices = key.legal.choices;
     *value = choices.empty() ? random_text(random) : choices[random() % choices.size()];
   }
-  void operator()(std::vector<std::string>* value) const { *value = random_list(random); }
+  void operator()(std::vector<std::string>* value) const {
+    const auto& choices = key.legal.choices;
+    *value = random_list(random);
+    for (std::string& item : *value) {
+      if (!choices.empty()) item = choices[random() % choices.size()];
+    }
+  }
   void operator()(std::vector<int64_t>* value) const { *value = {3, 0, 5}; }
   void operator()(std::array<int64_t, 3>* value) const {
     for (auto& item : *value) item = whole();

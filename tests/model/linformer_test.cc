@@ -20,8 +20,8 @@ Architecture with_summaries(int64_t kv_heads, int64_t tokens) {
   return a;
 }
 
-at::Tensor gradients(const Architecture& a, const Primitives& primitives, at::ScalarType dtype, bool recompute,
-                     int times) {
+at::Tensor gradients(const Architecture& a, const Primitives& primitives, at::ScalarType dtype,
+                     const Recomputation& recompute, int times) {
   Weights weights(parameter_table(a), dtype);
   weights.initialize(7);
   const Transformer model(a, weights, primitives, {.recompute = recompute, .seed = 5});
@@ -38,12 +38,12 @@ Primitives fused() { return fused_primitives(); }
 TEST(LinformerModel, FusedEqualsPlain) {
   for (const int64_t kv_heads : {1, 2, 4}) {
     const Architecture a = with_summaries(kv_heads, 17);
-    const at::Tensor plain = gradients(a, plain_primitives(), at::kDouble, false, 2);
-    EXPECT_LT(((gradients(a, fused(), at::kDouble, false, 2) - plain).norm() / plain.norm()).item<double>(), 1e-12);
+    const at::Tensor plain = gradients(a, plain_primitives(), at::kDouble, {}, 2);
+    EXPECT_LT(((gradients(a, fused(), at::kDouble, {}, 2) - plain).norm() / plain.norm()).item<double>(), 1e-12);
     // Without the Linformer projections, the model has another number of parameters.
     Architecture full = a;
     full.linformer_length = 0;
-    EXPECT_NE(gradients(full, plain_primitives(), at::kDouble, false, 2).numel(), plain.numel());
+    EXPECT_NE(gradients(full, plain_primitives(), at::kDouble, {}, 2).numel(), plain.numel());
   }
 }
 
@@ -67,7 +67,10 @@ TEST(LinformerModel, PaddingGoesIntoNoSummary) {
 TEST(LinformerModel, RecomputationChangesNoBit) {
   const Architecture a = with_summaries(2, 16);
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    EXPECT_TRUE(gradients(a, fused(), dtype, true, 2).equal(gradients(a, fused(), dtype, false, 2)));
+    const at::Tensor kept = gradients(a, fused(), dtype, {}, 2);
+    for (const Recomputation& recompute : {Recomputation{{kWholeBlock}}, Recomputation{{"attention"}}}) {
+      EXPECT_TRUE(gradients(a, fused(), dtype, recompute, 2).equal(kept)) << recompute.names[0];
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "advice/plan_json.h"
 #include "advice/schedule_choices.h"
 #include "base/errors.h"
+#include "base/text.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
@@ -111,12 +112,20 @@ TEST(Stages, CostWhatTheModelCosts) {
     const Plan plan = plan_of(4, "zb_v", more);
     const double model = training_flops_per_token(plan.architecture, 64);
     EXPECT_NEAR(together(plan) / model, 1, 1e-12);
-    // With recomputation, each block runs forward once more.
-    Words again = more;
-    again.push_back("activation_checkpoint.mode=full");
-    const double recomputed = together(plan_of(4, "zb_v", again));
-    const double head = 6.0 * 2048 * 128;
-    EXPECT_NEAR(recomputed / ((model - head) / 3 * 4 + head), 1, more.empty() ? 1e-12 : 0.01);
+    // With recomputation, blocks run forward once more, each recomputed range without its last product.
+    const auto with = [&](const std::string& recomputation) {
+      Words again = more;
+      for (const std::string& word : split(recomputation, ' ')) again.push_back("activation_checkpoint." + word);
+      return together(plan_of(4, "zb_v", again));
+    };
+    const Architecture& a = plan.architecture;
+    const double head = 6.0 * 2048 * 128, layers = static_cast<double>(a.num_hidden_layers);
+    const double down = 2 * static_cast<double>(a.intermediate_size * a.hidden_size);
+    const double whole = (model - head) / 3 - layers * down;
+    EXPECT_NEAR(with("mode=full") / (model + whole), 1, more.empty() ? 1e-12 : 0.01);
+    EXPECT_NEAR(with("mode=full layers=2") / (model + whole / 2), 1, more.empty() ? 1e-12 : 0.01);
+    EXPECT_NEAR(with("mode=selective operations=norms,swiglu") / model, 1, 1e-12);
+    EXPECT_NEAR(with("mode=selective operations=mlp") / (model + layers * 2 * down), 1, 1e-12);
   }
 }
 

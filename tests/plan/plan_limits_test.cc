@@ -104,6 +104,52 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
 }
 
+// Units multiply the passes of a schedule. Too many are refused before they are made.
+TEST(PlanLimits, UnitsAreCountedBeforeTheyAreMade) {
+  const Words keys = {"model.num_hidden_layers=10000", "model.hidden_size=8", "model.num_attention_heads=1",
+                      "model.num_key_value_heads=1", "model.intermediate_size=8", "training.global_batch_size=65536",
+                      "training.local_batch_size=1", "parallelism.zero_stage=2"};
+  EXPECT_TRUE(says(error_of(keys, {.ranks = 1, .vocab_size = 257}), {"stages x microbatches = 10003 x 65536 must be"}));
+}
+
+// The degrees of sharded states must multiply to the data ranks.
+TEST(PlanLimits, DegreesOfShardedStatesMultiplyToTheDataRanks) {
+  const std::string shard = "parallelism.data_parallel_shard_degree=",
+                    replicate = "parallelism.data_parallel_replicate_degree=", zero = "parallelism.zero_stage=1";
+  const RunFacts four{.ranks = 4, .vocab_size = 257};
+  EXPECT_EQ(error_of({zero, shard + "3"}, four),
+            "parallelism.data_parallel_shard_degree = 3 (command line) must divide the 4 data ranks; set it to 2 or 4");
+  EXPECT_EQ(error_of({zero, replicate + "9223372036854775807"}, four),
+            "parallelism.data_parallel_replicate_degree = 9223372036854775807 (command line) must divide the 4 data "
+            "ranks; set it to 0");
+  EXPECT_TRUE(says(error_of({zero, shard + "4611686018427387904", replicate + "4"}, four), {"must equal the 4 data"}));
+  EXPECT_EQ(error_of({zero, shard + "2", replicate + "4"}, four),
+            "parallelism.data_parallel_shard_degree = 2 (command line) x parallelism.data_parallel_replicate_degree = "
+            "4 (command line) must equal the 4 data ranks; set it to 1, or parallelism.data_parallel_replicate_degree "
+            "to 2");
+  for (const Words& words : {Words{zero, shard + "1"}, {zero, replicate + "1"}, {zero, shard + "1", replicate + "4"},
+                             {zero, shard + "4", replicate + "1"}, {zero, replicate + "2"}}) {
+    EXPECT_EQ(error_of(words, four), "no error");
+  }
+}
+
+// Gradients of several microbatches are added up, so they cannot be updated in backward.
+TEST(PlanLimits, AnUpdateInBackwardTakesOneMicrobatch) {
+  const Words keys = {"optimizer.in_backward=true", "training.max_norm=0", "training.global_batch_size=8"};
+  const RunFacts two{.ranks = 2, .vocab_size = 257};
+  const auto with = [&](const std::string& key) { return Words{keys[0], keys[1], keys[2], key}; };
+  EXPECT_EQ(error_of(with("training.local_batch_size=2"), two),
+            "optimizer.in_backward = true (command line) requires one microbatch in a step, because the gradients of "
+            "several are added up before the update, but training.global_batch_size = 8 (command line) and "
+            "training.local_batch_size = 2 (command line) make 2 microbatches on each data shard; set it to "
+            "false, or training.local_batch_size to 4");
+  EXPECT_NO_THROW(make_plan(parse_config("", "run.toml", with("training.local_batch_size=4")), two));
+  EXPECT_EQ(error_of({keys[0], keys[1], keys[2], "training.local_batch_size=4", "parallelism.data_parallel_degree=1",
+                      "parallelism.pipeline_parallel_degree=-1"}, two),
+            "optimizer.in_backward = true (command line) requires 1 pipeline rank, not 2, because a pipeline adds up "
+            "the gradients of its microbatches before the update; set it to false");
+}
+
 // A value that is offered for one degree is legal together with the other degrees.
 TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
   const std::string tensor = "parallelism.tensor_parallel_", ring = "parallelism.context_parallel_ring=";

@@ -36,7 +36,7 @@ struct Engine {
         stages({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
                 .buckets = {{0}},
                 .stream_shape = [](int64_t sequences) { return std::vector<int64_t>{sequences}; }},
-               model, weights, &reducer, comm) {
+               model, weights, &reducer, nullptr, comm) {
     weights.initialize(7);
   }
   std::vector<int> every_weight() const {

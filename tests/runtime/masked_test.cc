@@ -213,7 +213,7 @@ SWEEP_TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
       Comm comm(plan.mesh, rank, rendezvous);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(1);
-      shown[static_cast<size_t>(rank)] = filled_text(session.weights(), plan, run.data(), comm);
+      shown[static_cast<size_t>(rank)] = filled_text(session, plan, run.data(), comm);
     });
     return shown;
   };

@@ -2,7 +2,9 @@
 // number of microbatches between F and B or W equals the planned one.
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "tests/support/pipelines.h"
+#include "tests/support/recomputations.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/thread_memory.h"
@@ -67,13 +69,22 @@ void expect_planned(const Plan& plan, const std::string& what, double bound = 0.
 // microbatch and, in backward, three scalars of the loss.
 TEST(PipelineMemory, OfOneRankIsExact) {
   constexpr int64_t kNumbers = (2 + 64) * sizeof(int64_t), kOfTheLoss = 3 * sizeof(double);
-  for (const Words& words : {Words{}, Words{"activation_checkpoint.mode=full"}, Words{"model.dropout=0.1"},
-                             Words{"model.tie_word_embeddings=true"}}) {
+  const std::string kFull = "activation_checkpoint.mode=full", kDropout = "model.dropout=0.1";
+  const auto expect_exact = [&](const Words& words) {
     const Plan plan = wide_run().plan(1, words);
     const int64_t more = measure(plan)[0].peak - plan.memory[0].total();
-    EXPECT_GE(more, kNumbers) << (words.empty() ? "one rank" : words[0]);
-    EXPECT_LE(more, kNumbers + kOfTheLoss) << (words.empty() ? "one rank" : words[0]);
+    EXPECT_GE(more, kNumbers) << join(words, " ");
+    EXPECT_LE(more, kNumbers + kOfTheLoss) << join(words, " ");
+  };
+  for (const Words& words :
+       {Words{}, Words{kFull}, Words{kDropout}, Words{kFull, kDropout}, Words{"model.tie_word_embeddings=true"}}) {
+    expect_exact(words);
   }
+  for (const Recomputation& recompute : all_recomputations()) {
+    if (recompute.names[0] != kWholeBlock) expect_exact(selective(recompute.names));
+  }
+  for (const int layers : {2, 3, 8}) expect_exact(selective({"norms", "mlp"}, layers, {kDropout}));
+  for (const int layers : {2, 3, 8}) expect_exact({kFull, fmt::format("activation_checkpoint.layers={}", layers)});
 }
 
 SWEEP_TEST(PipelineMemory, IsAsPlanned) {
@@ -135,6 +146,12 @@ SWEEP_TEST(PipelineMemory, BesideTheRest) {
       {"recompute, split", 2, pipeline("zb_h1", 2, {kFull})},
       {"recompute, v_min", 2, pipeline("v_min", 2, {kFull})},
       {"recompute, many wait for W", 4, pipeline("zb_h2", 4, {kFull})},
+      {"selective", 2, pipeline("1f1b", 2, selective({"norms", "swiglu"}))},
+      {"selective, split", 2, pipeline("zb_h1", 2, selective({"norms", "attention", "mlp"}))},
+      {"selective, v_min, every second block", 2, pipeline("v_min", 2, selective({"mlp"}, 2))},
+      {"selective, many wait for W", 4, pipeline("zb_h2", 4, selective({"norms", "mlp"}, 2, {kDropout}))},
+      {"every third block", 2, pipeline("zb_v", 2, {kFull, "activation_checkpoint.layers=3"})},
+      {"selective, ring", 4, pipeline("zb_h1", 2, selective({"attention"}, 1, {p + "context_parallel_ring=2"}))},
       {"rows of scores, many wait for W", 4,
        pipeline("zb_h2", 2, {p + "context_parallel_ring=2", p + "context_parallel_attention=ring_self_attention"})},
       {"bfloat16", 2, pipeline("1f1b", 2, {kHalf})},

@@ -10,7 +10,7 @@
 namespace orthant::sample_test {
 namespace {
 
-using Write = std::string (*)(Weights&, const Plan&, const TrainingData&, Comm&);
+using Write = std::string (*)(Session&, const Plan&, const TrainingData&, Comm&);
 
 // The text that each rank returns, by rank; empty for ranks that take no part.
 std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write write, bool all_take_part) {
@@ -21,7 +21,7 @@ std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     if (!all_take_part && plan.replica_leader(rank) != rank) return;
-    texts[static_cast<size_t>(rank)] = write(session.weights(), plan, run.data(), comm);
+    texts[static_cast<size_t>(rank)] = write(session, plan, run.data(), comm);
   });
   return texts;
 }

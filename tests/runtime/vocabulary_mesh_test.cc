@@ -139,9 +139,9 @@ std::vector<std::string> written(const Plan& plan, const TinyRun& run, bool mask
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     const auto r = static_cast<size_t>(rank);
-    if (masked) texts[r] = filled_text(session.weights(), plan, run.data(), comm);
+    if (masked) texts[r] = filled_text(session, plan, run.data(), comm);
     const bool first_copy = plan.replica_leader(rank) == rank;
-    if (!masked && first_copy) texts[r] = sample_text(session.weights(), plan, run.data(), comm);
+    if (!masked && first_copy) texts[r] = sample_text(session, plan, run.data(), comm);
   });
   return texts;
 }

@@ -1,5 +1,7 @@
-// A run with sharded optimizer state (ZeRO) has the bits of the same run without: losses, norms, gradients, weights and
-// every byte of a checkpoint. It sends the planned bytes. The control keeps the state of another rank's chunks.
+// A run with sharded states (ZeRO) has the bits of the same run without: losses, norms, gradients, weights and every
+// byte of a checkpoint, if it reduces gradients once a step. If it reduces those of each microbatch, the sums have
+// another order, and differ by rounding. Every run sends the planned bytes. The controls keep the state of another
+// rank's chunks, or drop the gradients of a microbatch.
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -61,12 +63,27 @@ std::map<std::string, std::string> checkpoint_bytes(const Plan& plan, int64_t st
 struct Trained {
   std::vector<RankTrace> ranks;
   std::map<std::string, std::string> files;
+  std::vector<std::vector<ParameterInfo>> parameters;  // by rank
 };
 Trained trained(const Plan& plan, const TinyRun& run, Course course) {
   course.save = true;
-  Trained t{.ranks = train_ranks(plan, run.data(), course), .files = {}};
+  Trained t{.ranks = train_ranks(plan, run.data(), course), .files = {}, .parameters = {}};
   t.files = checkpoint_bytes(plan, course.steps);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) t.parameters.push_back(plan.parameters_of(rank));
   return t;
+}
+
+// The name of the first parameter whose shards differ in two flat buffers, which may order the parameters differently.
+std::string first_difference(const Trained& a, const at::Tensor& flat_a, const Trained& b, const at::Tensor& flat_b,
+                             size_t rank) {
+  const auto &of_a = a.parameters[rank], &of_b = b.parameters[rank];
+  const FlatLayout layout_a = flat_layout(of_a), layout_b = flat_layout(of_b);
+  for (size_t p = 0; p < of_a.size(); ++p) {
+    const int64_t size = of_a[p].shard_size();
+    const at::Tensor in_a = flat_a.narrow(0, layout_a.parameter_offsets[p], size);
+    if (!in_a.equal(flat_b.narrow(0, layout_b.parameter_offsets[p], size))) return of_a[p].name;
+  }
+  return "";
 }
 
 void expect_same_bits(const Trained& have, const Trained& want, const std::string& what) {
@@ -76,9 +93,10 @@ void expect_same_bits(const Trained& have, const Trained& want, const std::strin
     for (size_t step = 0; step < whole.steps.size(); ++step) {
       EXPECT_EQ(sharded.steps[step].loss, whole.steps[step].loss) << what << ", rank " << rank;
       EXPECT_EQ(sharded.steps[step].norm, whole.steps[step].norm) << what << ", rank " << rank;
-      EXPECT_TRUE(sharded.steps[step].gradients.equal(whole.steps[step].gradients)) << what << ", rank " << rank;
+      EXPECT_EQ(first_difference(have, sharded.steps[step].gradients, want, whole.steps[step].gradients, rank), "")
+          << what << ", gradients of step " << step << ", rank " << rank;
     }
-    EXPECT_TRUE(sharded.values.equal(whole.values)) << what << ", rank " << rank;
+    EXPECT_EQ(first_difference(have, sharded.values, want, whole.values, rank), "") << what << ", rank " << rank;
   }
   EXPECT_GE(want.files.size(), 2u);
   EXPECT_TRUE(have.files == want.files) << what;
@@ -97,6 +115,119 @@ SWEEP_TEST(Zero, StageOneHasTheBitsOfStageZero) {
       }
     }
   }
+}
+
+// The settings of stages 2 and 3, by name.
+const std::vector<std::pair<std::string, Words>> kStages = {
+    {"stage 2", {"parallelism.zero_stage=2"}},
+    {"stage 3, never", {"parallelism.zero_stage=3", "parallelism.zero_reshard=never"}},
+    {"stage 3, microbatch", {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"}},
+    {"stage 3, step", {"parallelism.zero_stage=3"}}};
+
+void expect_planned_traffic(const Trained& have, const Plan& plan, const std::string& what) {
+  for (size_t rank = 0; rank < have.ranks.size(); ++rank) {
+    EXPECT_EQ(have.ranks[rank].last().traffic, planned_traffic(plan, rank)) << what << ", rank " << rank;
+  }
+}
+
+// With one microbatch the gradients are reduced once.
+SWEEP_TEST(Zero, StagesTwoAndThreeHaveTheBitsOfStageZero) {
+  const std::string one_microbatch = "training.local_batch_size=1024";
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype), "training.max_norm=1"});
+    for (const auto& [name, ranks, keys] : sweep.of(layouts(), 5)) {
+      for (const auto& [stage, settings] : kStages) {
+        const std::string what = fmt::format("{}, {}, {}", name, stage, dtype);
+        SCOPED_TRACE(what);
+        const bool once = stage == "stage 3, step";
+        const Words base = once ? keys : with(keys, {one_microbatch});
+        const Plan sharded = run.plan(ranks, with(base, settings));
+        const Trained want = trained(run.plan(ranks, base), run, {.steps = 3}),
+                      have = trained(sharded, run, {.steps = 3});
+        expect_same_bits(have, want, what);
+        expect_planned_traffic(have, sharded, what);
+      }
+    }
+  }
+}
+
+const Words kClipped = {"training.max_norm=0.5", "training.clip_by=previous_norm"};
+
+// Updates in backward have the bits of updates after it, with all stages of ZeRO and one microbatch. After the row no
+// gradient is left.
+SWEEP_TEST(UpdateInBackward, HasTheBitsOfAnUpdateAfterIt) {
+  const std::string in_backward = "optimizer.in_backward=true";
+  std::vector<Layout> cases;
+  for (const auto& [name, ranks, keys] : layouts()) {
+    if (std::ranges::any_of(keys, [](const std::string& key) { return key.find("pipeline_") != key.npos; })) continue;
+    cases.push_back({name, ranks, keys});
+    for (const auto& [stage, settings] : kStages) cases.push_back({name + ", " + stage, ranks, with(keys, settings)});
+  }
+  const Words copies = {"parallelism.zero_stage=2", "parallelism.data_parallel_replicate_degree=2"};
+  cases.push_back({"data 4 in 2 copies", 4, copies});
+  cases.push_back({"Muon", 3, {"optimizer.name=muon"}});
+  cases.push_back({"Muon, stage 1", 3, {"optimizer.name=muon", kStage1, kSmallBuckets}});
+  cases.push_back({"SGD, recomputed blocks", 2, {"optimizer.name=sgd", kRecompute}});
+  cases.push_back({"clipped by the previous norm, stage 1", 2, with(kClipped, {kStage1})});
+  cases.push_back({"clipped by the previous norm, Muon", 1, with(kClipped, {"optimizer.name=muon"})});
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype), "training.max_norm=0", "training.local_batch_size=7"});
+    for (const auto& [name, ranks, keys] : sweep.of(cases, 5)) {
+      const std::string what = fmt::format("{}, {}", name, dtype);
+      SCOPED_TRACE(what);
+      const Plan plan = run.plan(ranks, with(keys, {in_backward}));
+      const Trained want = trained(run.plan(ranks, keys), run, {.steps = 3});
+      const Trained have = trained(plan, run, {.steps = 3});
+      expect_same_bits(have, want, what);
+      expect_planned_traffic(have, plan, what);
+    }
+  }
+}
+
+// Clipping by the previous norm limits the second step as that norm says, and not the first.
+TEST(UpdateInBackward, IsClippedByThePreviousNorm) {
+  const TinyRun run({"training.local_batch_size=7", "optimizer.name=sgd", "optimizer.momentum=0",
+                     "optimizer.weight_decay=0"});
+  const auto train = [&](const Words& keys) {
+    return train_ranks(run.plan(1, with(keys, {"optimizer.in_backward=true"})), run.data(), {.steps = 2})[0].steps;
+  };
+  const auto clipped = train(kClipped), free = train({"training.max_norm=0"});
+  EXPECT_GT(clipped[0].norm, 0.5);
+  EXPECT_TRUE(clipped[0].weights.equal(free[0].weights));
+  const at::Tensor by_clipped = clipped[1].weights - clipped[0].weights, by_free = free[1].weights - free[0].weights;
+  EXPECT_NEAR((by_clipped.norm() / by_free.norm()).item<double>(), 0.5 / clipped[0].norm, 1e-6);
+}
+
+// A gradient that is not finite stops all later updates, so that the weights can be examined, and it is named.
+TEST(UpdateInBackward, StopsAtAGradientThatIsNotFinite) {
+  const TinyRun run({"training.local_batch_size=7", "training.max_norm=0", "optimizer.in_backward=true"});
+  const Plan plan = run.plan(1);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(1);
+    const std::string nan_parameter = "model.layers.1.mlp.down_proj.weight",
+                      earlier = "model.layers.0.mlp.down_proj.weight";
+    const auto index_of = [&](const std::string& name) {
+      const auto& all = session.weights().parameters();
+      return static_cast<size_t>(std::ranges::find(all, name, &ParameterInfo::name) - all.begin());
+    };
+    const Weight& nan_weight = session.weights()[nan_parameter];
+    session.weights().on_gradient = [&, count = session.weights().on_gradient](const Weight& weight) {
+      if (&weight == &nan_weight) weight.gradient.fill_(std::nan(""));
+      count(weight);
+    };
+    const at::Tensor head = session.weights().value(index_of("lm_head.weight")).clone(),
+                     below = session.weights().value(index_of(earlier)).clone();
+    const StepResult result = session.gradients(1, {});
+    EXPECT_TRUE(std::isnan(result.norm));
+    EXPECT_FALSE(session.weights().value(index_of("lm_head.weight")).equal(head));  // updated before
+    EXPECT_TRUE(session.weights().value(index_of(earlier)).equal(below));
+    EXPECT_EQ(session.find_first_not_finite(1).what, "the gradient of " + nan_parameter);
+    for (size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      EXPECT_FALSE(session.weights().segmented_gradients().is_allocated(bucket)) << bucket;
+    }
+  });
 }
 
 TEST(Zero, OptimizersAndUnevenSizes) {
@@ -167,43 +298,49 @@ TEST(Zero, TiedTablesOfUnevenSizeAreDividedAlike) {
   }
 }
 
+// Each stage, with and without updates in backward, continues the checkpoint of the one before it in the list to the
+// last bit, and the first continues that of the last.
 TEST(Zero, ACheckpointOfOneStageContinuesUnderAnother) {
+  const std::string in_backward = "optimizer.in_backward=true";
+  std::vector<Words> stages = {{}, {kStage1, kSmallBuckets}, {in_backward}};
+  for (const auto& [name, settings] : kStages) stages.push_back(settings);
+  stages.push_back(with(kStages.back().second, {in_backward}));
   for (const char* dtype : {"float32", "bfloat16"}) {
-    const TinyRun run({fmt::format("training.dtype={}", dtype)});
-    const Plan whole = run.plan(3), sharded = run.plan(3, {kStage1, kSmallBuckets});
-    const std::string saved = whole.config.job.dump_folder + "/checkpoints/step-000003";
-    const Trained want = trained(whole, run, {.steps = 6});
-    for (const bool to_sharded : {false, true}) {
-      trained(to_sharded ? whole : sharded, run, {.steps = 3});
-      const Trained rest = trained(to_sharded ? sharded : whole, run, {.steps = 6, .resume_from = saved});
-      EXPECT_EQ(rest.ranks[0].last().loss, want.ranks[0].last().loss) << dtype;
-      EXPECT_TRUE(rest.files == want.files) << dtype << ", to stage " << to_sharded;
+    const TinyRun run(with(kClipped, {fmt::format("training.dtype={}", dtype), "training.local_batch_size=7"}));
+    const Plan whole = run.plan(3);
+    const std::string saved = whole.config.job.dump_folder + "/checkpoints/step-000002";
+    const Trained want = trained(whole, run, {.steps = 4});
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const Words &before = stages[i], &after = stages[(i + 1) % stages.size()];
+      trained(run.plan(3, before), run, {.steps = 2});
+      const Trained rest = trained(run.plan(3, after), run, {.steps = 4, .resume_from = saved});
+      const std::string what = fmt::format("{}, {} to {}", dtype, fmt::join(before, " "), fmt::join(after, " "));
+      EXPECT_EQ(rest.ranks[0].last().loss, want.ranks[0].last().loss) << what;
+      EXPECT_TRUE(rest.files == want.files) << what;
     }
   }
 }
 
+// A rank that keeps the state of another rank's chunks has not the gradients that it counts in the norm.
 TEST(Zero, AWrongOwnerIsSeen) {
   const TinyRun run({"training.dtype=float32"});
   const Plan plan = run.plan(2, {kStage1});
-  const auto right = train_ranks(plan, run.data(), {.steps = 2});
-  double loss = 0;
-  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
-    SessionParts parts = session_parts(plan, comm);
-    parts.owned = FlatChunks{};
-    for (const GradientBucket& bucket : parts.buckets) {
-      const Range others = bucket.chunk(1 - rank);
-      parts.owned->emplace_back(others.begin, others.end);
-    }
-    Session session(plan, run.data().train, comm, std::move(parts));
-    session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
-    for (const int64_t step : {1, 2}) {
-      const StepResult result = session.gradients(step, {});
-      session.update(step, result);
-      if (rank == 0) loss = result.loss;
-    }
-  });
-  EXPECT_GT(std::abs(loss - right[0].last().loss), 1e-6);
+  const auto train = [&](const auto& owner_of) {
+    run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
+      SessionParts parts = session_parts(plan, comm);
+      parts.kept.owned = FlatChunks{};
+      for (const GradientBucket& bucket : parts.buckets) {
+        const Range chunk = bucket.chunk(owner_of(rank));
+        parts.kept.owned->emplace_back(chunk.begin, chunk.end);
+      }
+      Session session(plan, run.data().train, comm, std::move(parts));
+      session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
+      session.gradients(1, {});
+    });
+  };
+  EXPECT_NO_THROW(train([](int rank) { return rank; }));
+  EXPECT_THROW(train([](int rank) { return 1 - rank; }), LogicError);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ class Machine {
       touched_.insert(rank);
     if (action.kind == ActionKind::REDUCE) return reduce(action);
     if (kind.stream != Stream::compute) return message(action);
-    if (sharded_.contains(action.stage) && !whole_.contains(action.stage)) return fail();
+    if (reads_weights(action) && sharded_.contains(action.stage) && !whole_.contains(action.stage)) return fail();
     return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
   }
 
@@ -208,17 +208,29 @@ class Machine {
     return true;
   }
 
+  // Adds the gradients since the bucket's last reduction to those of the step.
   bool reduce(const Action& action) {
-    if (last_weight_[action.stage] != microbatches_) return fail();
-    // The rank's first stage holds its shard of the vocabulary.
-    const bool first = std::find(schedule_.stage_owner.begin(), schedule_.stage_owner.end(), owner(action.stage)) ==
-                       schedule_.stage_owner.begin() + action.stage;
-    const int layers = cuts_output() + cuts_input();
-    if (first && last_vocabulary_[action.stage] != layers * microbatches_) return fail();
     if (action.microbatch >= buckets_[static_cast<size_t>(action.stage)]) return fail();
-    once(to_string(action));
-    ++reduced_;
+    const std::pair<int, int> written{last_weight_[action.stage], last_vocabulary_[action.stage]};
+    std::pair<int, int>& reduced = reduced_[{action.stage, action.microbatch}];
+    if (written == reduced) return fail();
+    reduced = written;
     return true;
+  }
+
+  // Whether all gradients of the stage are reduced. The rank's first stage holds its shard of the vocabulary, which is
+  // in any of the stage's buckets.
+  bool all_reduced(int stage) {
+    const bool first = std::find(schedule_.stage_owner.begin(), schedule_.stage_owner.end(), owner(stage)) ==
+                       schedule_.stage_owner.begin() + stage;
+    const int vocabulary = first ? (cuts_output() + cuts_input()) * microbatches_ : 0;
+    bool has_vocabulary = vocabulary == 0 || buckets_[static_cast<size_t>(stage)] == 0;
+    for (int bucket = 0; bucket < buckets_[static_cast<size_t>(stage)]; ++bucket) {
+      const auto& [weights, rows] = reduced_[{stage, bucket}];
+      if (weights != microbatches_) return false;
+      has_vocabulary |= rows == vocabulary;
+    }
+    return has_vocabulary;
   }
 
   bool complete() {
@@ -232,21 +244,20 @@ class Machine {
       }
     const bool steps = kinds_.contains(FINALIZE) || kinds_.contains(STEP);
     if (steps && (finalized_.size() != next_.size() || stepped_.size() != next_.size())) return false;
-    int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
-      buckets += buckets_[static_cast<size_t>(stage)];
+      if (!all_reduced(stage)) return false;
       for (int m = 0; m < microbatches_; ++m)
         for (const char* kind : {"F", "input", "weight"})
           if (!done_.contains(std::to_string(stage) + kind + std::to_string(m))) return false;
     }
-    return reduced_ == buckets;
+    return true;
   }
 
   const Schedule& schedule_;
   int microbatches_;
   const std::vector<int>& buckets_;
   bool messages_ = false, broken_ = false;
-  int reduced_ = 0;
+  std::map<std::pair<int, int>, std::pair<int, int>> reduced_;  // gradients reduced, by stage and bucket
   std::set<int> sharded_, whole_;
   // Ranks that may have written gradients, completed FINALIZE, completed STEP.
   std::set<int> touched_, finalized_, stepped_;

@@ -44,7 +44,10 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
     at::NoGradGuard no_grad;
     const double norm = weights.gradients().to(at::kDouble).norm().item<double>();
     trace.push_back({.loss = loss.item<double>(), .norm = norm, .gradients = weights.gradients().clone()});
-    optimizer.step(weights, step, rate.at(step), std::min(1.0, c.training.max_norm / (norm + 1e-6)));
+    const bool by_previous = c.training.clip_by == "previous_norm";
+    const double by = !by_previous ? norm : step > 1 ? trace[static_cast<size_t>(step - 2)].norm : 0.0;
+    const double clip = c.training.max_norm > 0 ? std::min(1.0, c.training.max_norm / (by + 1e-6)) : 1.0;
+    optimizer.step(weights, step, rate.at(step), clip);
     weights.publish();
     trace.back().weights = weights.masters().clone();
   }

@@ -143,6 +143,18 @@ struct Course {
   std::function<void(Session& session, int rank)> prepare = {};  // runs on each rank before step 1
 };
 
+/// A flat buffer with this rank's shard of every parameter. All ranks must call it together.
+inline at::Tensor flat_of(const Session& session, at::Tensor (Session::*shard)(size_t) const) {
+  const FlatLayout& flat = session.weights().flat();
+  at::Tensor all;
+  for (size_t p = 0; p < session.weights().parameters().size(); ++p) {
+    const at::Tensor part = (session.*shard)(p).flatten();
+    if (!all.defined()) all = at::zeros({flat.elements}, part.options());
+    all.narrow(0, flat.parameter_offsets[p], part.numel()).copy_(part);
+  }
+  return all;
+}
+
 /// Trains the plan's ranks as threads. Returns their traces, by rank.
 inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& data, const Course& course = {}) {
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
@@ -158,27 +170,39 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     if (course.prepare) course.prepare(session, rank);
     RankTrace& trace = ranks[static_cast<size_t>(rank)];
     while (state.step < course.steps) {
+      StepTrace step;
+      Traffic for_trace;  // messages that only the trace needs
+      step.gradients = at::zeros({session.weights().flat().elements}, session.weights().masters().options());
+      const auto copy_gradient = [&](size_t p) {
+        const Traffic before = comm.total_traffic();
+        const at::Tensor shard = session.gradient_shard(p).flatten();
+        step.gradients.narrow(0, session.weights().flat().parameter_offsets[p], shard.numel()).copy_(shard);
+        const Traffic after = comm.total_traffic();
+        for_trace = {for_trace.calls + after.calls - before.calls, for_trace.bytes + after.bytes - before.bytes};
+      };
+      const bool in_backward = plan.config.optimizer.in_backward;
+      if (in_backward) session.before_update = copy_gradient;
       const Traffic before = comm.total_traffic();
       const StepResult result = session.gradients(++state.step, {});
-      const Traffic reduced = comm.total_traffic();
-      session.gather_gradients();
-      const Traffic gathered = comm.total_traffic();
-      StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
+      step.loss = result.loss, step.norm = result.norm;
+      for (size_t p = 0; p < session.weights().parameters().size() && !in_backward; ++p) copy_gradient(p);
       if (course.descent_rate > 0) {
-        session.weights().masters().sub_(session.weights().gradients(), course.descent_rate);
-        session.weights().publish();
+        Weights& weights = session.weights();
+        for (size_t p = 0; p < weights.parameters().size(); ++p) {
+          weights.owned_master(p).sub_(weights.owned_gradient(p), course.descent_rate);
+        }
+        weights.publish();
       } else {
         session.update(state.step, result);
       }
       state.tokens += result.tokens;
       const Traffic after = comm.total_traffic();
-      step.weights = session.weights().masters().clone();
-      step.traffic = {reduced.calls - before.calls + after.calls - gathered.calls,
-                      reduced.bytes - before.bytes + after.bytes - gathered.bytes};
+      step.weights = flat_of(session, &Session::master_shard);
+      step.traffic = {after.calls - before.calls - for_trace.calls, after.bytes - before.bytes - for_trace.bytes};
       trace.steps.push_back(step);
     }
     trace.optimizer_state = copy_state(session.optimizer());
-    trace.values = session.weights().values().clone();
+    trace.values = flat_of(session, &Session::value_shard);
     if (course.save) save_snapshot(plan, data, session, state);
   });
   return ranks;

@@ -1,5 +1,5 @@
-// Planning of data parallelism. Every rank of the data axis holds the full model and processes a shard of each batch.
-// Gradients are summed over the ranks.
+// Planning of data parallelism. Every rank of the data axis processes a shard of each batch. Gradients are summed over
+// the ranks. With zero_stage 0 every rank holds the full model; stages 2 and 3 are in zero_plan.h.
 //
 // Weights are I along the data axis and used as R (mesh/layout.h). So their gradients are P, and one all-reduce per
 // bucket makes them I again. Over n ranks each rank sends 2 (n-1)/n times the bytes of all gradients in a step, and

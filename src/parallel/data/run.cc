@@ -15,7 +15,7 @@ at::Tensor part(const at::Tensor& flat, const Range& elements) {
 }  // namespace
 
 GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets,
-                                 std::vector<int> uses, Reduction reduction)
+                                 std::vector<int> uses, Reduction reduction, Axes replicas)
     : comm_(comm),
       flat_(std::move(flat)),
       buckets_(std::move(buckets)),
@@ -23,6 +23,7 @@ GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<Gradie
       bucket_of_(uses_.size()),
       outstanding_(buckets_.size()),
       reduction_(reduction),
+      replicas_(std::move(replicas)),
       work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const int w : buckets_[b].weights) bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
@@ -72,14 +73,17 @@ void GradientReducer::finish(int bucket) {
   }
   while (next_ >= bucket) start(next_--);
   work_[static_cast<size_t>(bucket)].wait();
+  const GradientBucket& reduced = buckets_[static_cast<size_t>(bucket)];
+  if (replicas_.empty() || reduced.elements.size() == 0) return;
+  comm_.all_reduce(part(flat_, reduced.chunk(comm_.position(reduced.axes))), replicas_).wait();
 }
 
-void GradientReducer::gather_chunks(const at::Tensor& flat) {
+void gather_chunks(Comm& comm, const std::vector<GradientBucket>& buckets, const at::Tensor& flat) {
   std::vector<Work> gathers;
-  for (const GradientBucket& bucket : buckets_) {
+  for (const GradientBucket& bucket : buckets) {
     if (bucket.elements.size() == 0) continue;
-    const at::Tensor own = part(flat, bucket.chunk(comm_.position(bucket.axes)));
-    gathers.push_back(comm_.all_gather(part(flat, bucket.elements), own, bucket.axes, bucket.chunk_sizes()));
+    const at::Tensor own = part(flat, bucket.chunk(comm.position(bucket.axes)));
+    gathers.push_back(comm.all_gather(part(flat, bucket.elements), own, bucket.axes, bucket.chunk_sizes()));
   }
   for (Work& gather : gathers) gather.wait();
 }

@@ -23,9 +23,10 @@ enum class Reduction { all_reduce, reduce_scatter };
 class GradientReducer {
  public:
   /// `flat` is the flat gradient buffer. uses[w] is the number of times that one microbatch adds to the gradient of
-  /// weight w. The Comm must outlive the reducer.
+  /// weight w. The own chunk of a reduce-scatter is then summed over the axes `replicas`, if there are any. The Comm
+  /// must outlive the reducer.
   GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses,
-                  Reduction reduction = Reduction::all_reduce);
+                  Reduction reduction = Reduction::all_reduce, Axes replicas = {});
 
   /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);
@@ -34,9 +35,6 @@ class GradientReducer {
   /// Starts the bucket and all after it, if they have not started, and returns when the bucket is summed. -1 stands for
   /// all buckets. Throws LogicError if a gradient was written fewer times than the step's microbatches require.
   void finish(int bucket);
-  /// All-gathers each bucket of a buffer with the layout of the gradients: every rank contributes its own chunk. Over n
-  /// ranks, each rank sends (n-1)/n times the buffer's bytes. All ranks must call it together.
-  void gather_chunks(const at::Tensor& flat);
 
  private:
   void start_ready();
@@ -49,8 +47,13 @@ class GradientReducer {
   std::vector<int> bucket_of_;       // bucket, by weight
   std::vector<int64_t> outstanding_; // writes still missing in this step, by bucket
   Reduction reduction_;
+  Axes replicas_;
   std::vector<Work> work_;           // reductions that have started, by bucket
   int next_ = -1;                    // the bucket to start next; buckets start from the last to the first
 };
+
+/// All-gathers each bucket of a buffer with the layout of the gradients: every rank contributes its own chunk. Over n
+/// ranks, each rank sends (n-1)/n times the buffer's bytes. All ranks must call it together.
+void gather_chunks(Comm& comm, const std::vector<GradientBucket>& buckets, const at::Tensor& flat);
 
 }  // namespace orthant

@@ -13,9 +13,11 @@ namespace {
 using Row = std::vector<Action>;
 
 /// Length of the longest prefix of the row that writes no gradients and has at most `forwards` forwards.
-size_t first_part(const Schedule& schedule, const Row& row, int forwards) {
+size_t first_part(const Schedule& schedule, const std::vector<bool>& continues, const Row& row, int forwards) {
   for (size_t i = 0; i < row.size(); ++i) {
-    if (writes_gradients(schedule, row[i]) || (row[i].kind == ActionKind::F && forwards-- == 0)) return i;
+    const auto stage = static_cast<size_t>(row[i].stage);
+    const bool begins = row[i].kind == ActionKind::F && !(stage < continues.size() && continues[stage]);
+    if (writes_gradients(schedule, row[i]) || (begins && forwards-- == 0)) return i;
   }
   return row.size();
 }
@@ -48,11 +50,11 @@ std::set<Action> close_parts(const Schedule& schedule, std::vector<size_t>& ends
 
 }  // namespace
 
-Schedule with_post_validation(Schedule schedule) {
+Schedule with_post_validation(Schedule schedule, const std::vector<bool>& continues) {
   const size_t ranks = schedule.rows.size();
   std::vector<size_t> ends;
   for (size_t rank = 0; rank < ranks; ++rank)
-    ends.push_back(first_part(schedule, schedule.rows[rank], static_cast<int>(ranks - rank)));
+    ends.push_back(first_part(schedule, continues, schedule.rows[rank], static_cast<int>(ranks - rank)));
   const std::set<Action> sent = close_parts(schedule, ends);
   const std::vector<int> first_stage = first_stages(schedule);
   for (size_t rank = 0; rank < ranks; ++rank) {

@@ -17,7 +17,8 @@ namespace orthant {
 /// are added. On rank r of p, FINALIZE comes after p-r forwards, when the full statistics should have arrived. The last
 /// rank has them when rank r has done p-1-r forwards, and one more forward covers their way back. FINALIZE comes
 /// earlier where a valid schedule requires it (schedule/validate.h). A RECV is placed on the same side of FINALIZE as
-/// its SEND. Throws LogicError if a rank has no stage.
-Schedule with_post_validation(Schedule schedule);
+/// its SEND. `continues`: by stage, whether it and the stage before it are parts of one, whose forwards count as one;
+/// empty if there are no such stages. Throws LogicError if a rank has no stage.
+Schedule with_post_validation(Schedule schedule, const std::vector<bool>& continues = {});
 
 }  // namespace orthant

@@ -28,6 +28,10 @@ struct UnshardedWeight {
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
                          const UnshardedWeight& unsharded);
 
+/// The backward of tensor_linear() alone, for the gradient dy of its output: returns the gradient of x.
+at::Tensor tensor_linear_backward(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
+                                  const UnshardedWeight& unsharded, const at::Tensor& dy);
+
 /// Looks up rows of the table [V,C], which is sharded as an output-stationary weight: from tokens [B,T] to the stream.
 /// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding.
 at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,

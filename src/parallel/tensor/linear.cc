@@ -123,6 +123,20 @@ void summa_weight_gradient(const Call& call, const at::Tensor& x, const at::Tens
   add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.unsharded.in).t());
 }
 
+at::Tensor all_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+  accumulate_bias(*call.weight, flat(dy));
+  const bool summa = call.mesh->plan().form == ProductForm::summa;
+  at::Tensor dx;
+  if (!summa && !call.weight->defers()) {
+    dx = gradients(call, x, dy, wants_dx);
+    call.weight->written();
+    return dx;
+  }
+  if (wants_dx) dx = summa ? summa_input_gradient(call, x, dy) : input_gradient(call, dy);
+  call.weight->add_weight_product([=] { summa ? summa_weight_gradient(call, x, dy) : weight_gradient(call, x, dy); });
+  return dx;
+}
+
 struct TensorLinear : torch::autograd::Function<TensorLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor&, const Call& call) {
     context->save_for_backward({x});
@@ -143,19 +157,7 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
                     {unsharded[0], unsharded[1], static_cast<Stationary>(unsharded[2])}};
     // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
     const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
-    const bool wants_dx = context->needs_input_grad(0);
-    accumulate_bias(*call.weight, flat(dy));
-    const bool summa = call.mesh->plan().form == ProductForm::summa;
-    at::Tensor dx;
-    if (!summa && !call.weight->defers()) {
-      dx = gradients(call, x, dy, wants_dx);
-      call.weight->written();
-    } else {
-      if (wants_dx) dx = summa ? summa_input_gradient(call, x, dy) : input_gradient(call, dy);
-      call.weight->add_weight_product(
-          [=] { summa ? summa_weight_gradient(call, x, dy) : weight_gradient(call, x, dy); });
-    }
-    return {dx, at::Tensor(), at::Tensor()};
+    return {all_gradients(call, x, dy, context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -164,6 +166,11 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
                          const UnshardedWeight& unsharded) {
   return TensorLinear::apply(x, weight.value, Call{&mesh, &weight, unsharded});
+}
+
+at::Tensor tensor_linear_backward(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
+                                  const UnshardedWeight& unsharded, const at::Tensor& dy) {
+  return all_gradients({&mesh, &weight, unsharded}, x.detach(), dy.contiguous(), true);
 }
 
 }  // namespace orthant

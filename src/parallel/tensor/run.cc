@@ -45,6 +45,9 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Uns
   primitives.linear = [mesh, unsharded](const at::Tensor& x, const Weight& weight) {
     return tensor_linear(*mesh, x, weight, unsharded(weight));
   };
+  primitives.linear_backward = [mesh, unsharded](const at::Tensor& x, const Weight& weight, const at::Tensor& dy) {
+    return tensor_linear_backward(*mesh, x, weight, unsharded(weight), dy);
+  };
   primitives.local = [local = primitives.local, columns = plan.columns](
                          const std::string& function, const at::Tensor& x, const Weight* weight,
                          const AttentionShape& shape, double eps) {

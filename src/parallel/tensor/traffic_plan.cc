@@ -236,16 +236,24 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
   Sender send(plan, s, mesh, rank);
   TensorTraffic traffic;
-  const auto of_block = [&](const auto& send_for_norm, const auto& send_for_linear) {
-    for (const ColumnOperation& own : s.block) {
+  const auto of_range = [&](const RecomputedRange& range, const auto& send_for_norm, const auto& send_for_linear) {
+    for (size_t i = range.begin; i < range.end; ++i) {
+      const ColumnOperation& own = s.block[i];
       if (own.operation.kind == OperationKind::norm) send_for_norm();
       if (own.operation.kind == OperationKind::linear) send_for_linear(send, plan, linear_of(own, plan, column));
     }
+  };
+  const auto of_block = [&](const auto& send_for_norm, const auto& send_for_linear) {
+    of_range({0, s.block.size()}, send_for_norm, send_for_linear);
     return send.take();
   };
   traffic.block_forward = of_block([&] { send.norm_forward(); }, forward);
   traffic.block_backward = of_block([&] { send.norm_backward(); }, backward);
   traffic.block_split = of_block([] {}, weight_gradient_alone);
+  for (const RecomputedRange& range : s.recomputed) {
+    of_range({range.begin, range.last_product()}, [&] { send.norm_forward(); }, forward);
+  }
+  traffic.block_repeated = send.take();
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);

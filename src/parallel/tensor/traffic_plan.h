@@ -7,7 +7,7 @@
 
 #include "mesh/collective.h"
 #include "mesh/mesh.h"
-#include "model/block_plan.h"
+#include "model/recompute_plan.h"
 #include "parallel/tensor/volume_plan.h"
 
 namespace orthant {
@@ -27,6 +27,7 @@ struct TensorShape {
   int64_t sequences = 0, tokens = 0;  // tokens of each sequence, before columns shard the stream
   int64_t hidden = 0, vocabulary = 0;
   std::vector<ColumnOperation> block = {};
+  std::vector<RecomputedRange> recomputed = {};  // of a block that recomputes
   int64_t loss_chunk = 0;      // tokens whose logits are in memory at a time
   int64_t norm_statistics = 1;  // numbers of each token that a norm over the stream keeps, and sums over columns
   int loss_statistics = 3;     // float64 numbers of each token that a column sends to the other columns
@@ -37,6 +38,7 @@ struct TensorShape {
 struct TensorTraffic {
   std::vector<Messages> block_forward, block_backward;
   std::vector<Messages> block_split;  // in addition to block_backward, if backward is split into I and W
+  std::vector<Messages> block_repeated;  // of the operations that a block which recomputes repeats in backward
   std::vector<Messages> embedding_forward, embedding_backward;
   std::vector<Messages> loss_forward, loss_backward;  // forward of the loss also makes its gradient
 };

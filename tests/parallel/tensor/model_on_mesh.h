@@ -45,7 +45,7 @@ inline Architecture make_architecture(const ModelCase& c) {
   return a;
 }
 
-inline Transformer::Options options_of(const ModelCase& c, bool recompute = false) {
+inline Transformer::Options options_of(const ModelCase& c, const Recomputation& recompute = {}) {
   return {.recompute = recompute, .seed = 5, .label_smoothing = c.loss.smoothing, .z_loss = c.loss.z_weight};
 }
 
@@ -136,21 +136,23 @@ inline Microbatch share_of(const Microbatch& batch, const Range& sequences) {
   return share;
 }
 
-inline TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64_t sequences, int column) {
+inline TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64_t sequences, int column,
+                            const Recomputation& recompute) {
   return {.sequences = sequences,
           .tokens = kLength,
           .hidden = a.hidden_size,
           .vocabulary = a.vocab_size,
           .block = column_operations(block_operations(a), plan, column),
+          .recomputed = recompute.ranges(block_operations(a)),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.columns, 0).size()),
           .element_bytes = 8,
           .sum_bytes = 8};
 }
 
-// The planned traffic of a rank in one step, by axis and collective. Recomputation repeats each block's forward.
+// The planned traffic of a rank in one step, by axis and collective.
 inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Architecture& a, const TensorPlan& plan,
                                                                const TensorShape& shape, const Comm& comm,
-                                                               bool recompute) {
+                                                               const Recomputation& recompute) {
   const TensorTraffic traffic = tensor_traffic(plan, shape, comm.mesh(), comm.rank());
   std::map<std::pair<std::string, std::string>, Traffic> all;
   const auto add = [&](const std::vector<Messages>& messages, int64_t times) {
@@ -160,7 +162,8 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
       sum.bytes += m.bytes * times;
     }
   };
-  add(traffic.block_forward, a.num_hidden_layers * (recompute ? 2 : 1));
+  add(traffic.block_forward, a.num_hidden_layers);
+  add(traffic.block_repeated, recompute.num_layers(0, a.num_hidden_layers));
   add(traffic.block_backward, a.num_hidden_layers);
   add(traffic.embedding_forward, 1);
   add(traffic.loss_forward, 1);
@@ -171,7 +174,7 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
 
 // The largest relative error of the loss and of the gradients on any rank. drop_depth_sum is the control: it leaves out
 // the sum of gradients over depth.
-inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_sum = false) {
+inline double worst_error(const ModelCase& c, const Recomputation& recompute = {}, bool drop_depth_sum = false) {
   const Architecture a = make_architecture(c);
   const Microbatch batch = batch_of(c, a);
   const Oracle oracle = one_device(c, a, batch);
@@ -186,7 +189,7 @@ inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_
     const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
     const at::Tensor own_loss = model.forward(share_of(batch, sequences));
     torch::autograd::backward({own_loss}, {});
-    TensorShape shape = shape_of(a, c.plan, sequences.size(), comm.position(kColumns));
+    TensorShape shape = shape_of(a, c.plan, sequences.size(), comm.position(kColumns), recompute);
     shape.loss_statistics = c.loss.statistics();
     EXPECT_EQ(planned(a, c.plan, shape, comm, recompute), comm.traffic()) << name_of(c) << ", rank " << comm.rank();
     const at::NoGradGuard no_grad;

@@ -85,9 +85,16 @@ TEST(TensorModel, InPanelsEqualsOneDevice) {
 TEST(TensorModel, RecomputedEqualsOneDevice) {
   for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
     const ModelCase c{{.rows = 2, .columns = 2, .depth = 2, .form = form}, {.dropout = 0.1, .biases = true}};
-    EXPECT_LT(worst_error(c, true), 1e-12) << name_of(c);
+    EXPECT_LT(worst_error(c, {{kWholeBlock}}), 1e-12) << name_of(c);
+    EXPECT_LT(worst_error(c, {{"norms", "mlp"}}), 1e-12) << name_of(c);
+    EXPECT_LT(worst_error(c, {{"norms", "attention", "swiglu"}, 2}), 1e-12) << name_of(c);
   }
-  EXPECT_LT(worst_error({{.columns = 2, .stream = StreamSharding::tokens}, {.dropout = 0.1}}, true), 1e-12);
+  for (const auto stream : {StreamSharding::tokens, StreamSharding::none}) {
+    const ModelCase c{{.columns = 2, .stream = stream}, {.dropout = 0.1}};
+    for (const char* name : {"norms", "attention", "mlp", kWholeBlock}) {
+      EXPECT_LT(worst_error(c, {{name}}), 1e-12) << name << " in " << name_of(c);
+    }
+  }
 }
 
 // A token outside the vocabulary raises the error of one device. No column has its row, so without a check the
@@ -122,7 +129,7 @@ TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
 // The control: without the sum of gradients over depth, the error is large.
 TEST(TensorModel, NeedsTheSumOverDepth) {
   for (const int depth : {2, 3, 4}) {
-    EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = depth}}, false, true), kSeenInAGradient) << depth;
+    EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = depth}}, {}, true), kSeenInAGradient) << depth;
   }
 }
 

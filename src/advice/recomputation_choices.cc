@@ -1,0 +1,115 @@
+#include "advice/recomputation_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "advice/memory_limit.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "base/text_table.h"
+
+namespace orthant {
+namespace {
+
+// True if both settings recompute the same operations of the same blocks.
+bool same(const Plan& plan, const ActivationCheckpointConfig& a, const ActivationCheckpointConfig& b) {
+  const std::vector<Operation> block = block_operations(plan.architecture);
+  const auto recomputation = [&](const ActivationCheckpointConfig& setting) {
+    Config config = plan.config;
+    config.activation_checkpoint = setting;
+    const Recomputation made = make_recomputation(config);
+    return std::pair(made.ranges(block), made.layers);
+  };
+  return recomputation(a) == recomputation(b);
+}
+
+std::string name_of(const ActivationCheckpointConfig& setting) {
+  const std::string name = setting.mode == "selective" ? join(setting.operations, " + ") : setting.mode;
+  return setting.layers == 1 ? name : fmt::format("{}, every {} blocks", name, setting.layers);
+}
+
+// Returns the FLOPs per token of a run's layers, head included.
+double flops_of(const Plan& plan, const Config& config) {
+  double flops = 0;
+  for (const StageFlops& stage : count_stage_flops(config, plan.architecture, plan.stages)) flops += stage.sum();
+  return flops;
+}
+
+std::vector<ActivationCheckpointConfig> settings_of(const Plan& plan) {
+  std::vector<ActivationCheckpointConfig> settings = {{.mode = "none"}};
+  for (const std::vector<std::string>& operations : std::vector<std::vector<std::string>>{
+           {"norms"}, {"swiglu"}, {"norms", "swiglu"}, {"attention"}, {"norms", "attention", "swiglu"}, {"mlp"},
+           {"norms", "mlp"}, {"norms", "attention", "mlp"}}) {
+    settings.push_back({.mode = "selective", .operations = operations});
+  }
+  settings.push_back({.mode = "full"});
+  const ActivationCheckpointConfig& own = plan.config.activation_checkpoint;
+  const auto is_own = [&](const auto& setting) { return same(plan, setting, own); };
+  if (std::ranges::none_of(settings, is_own)) settings.push_back(own);
+  return settings;
+}
+
+}  // namespace
+
+std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
+  std::vector<RecomputationChoice> choices;
+  for (const ActivationCheckpointConfig& setting : settings_of(plan)) {
+    RecomputationChoice& choice = choices.emplace_back();
+    choice.setting = setting;
+    choice.name = name_of(setting);
+    choice.chosen = same(plan, setting, plan.config.activation_checkpoint);
+    Config other = plan.config, none = plan.config;
+    other.activation_checkpoint = setting;
+    none.activation_checkpoint = {};
+    choice.extra_flops = flops_of(plan, other) / flops_of(plan, none) - 1;
+    const std::vector<Operation> block = block_operations(plan.architecture);
+    choice.repeated_operations = std::ssize(make_recomputation(other).repeated(block));
+    try {
+      const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
+      choice.memory_bytes = planned.largest_memory_bytes();
+      choice.sent_bytes = planned.largest_communication_bytes();
+      choice.extra_bytes = choice.sent_bytes - choices.front().sent_bytes;
+    } catch (const ConfigError& error) {
+      choice.refusal = error.what();
+    }
+  }
+  return choices;
+}
+
+const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Config& config) {
+  if (config.run.memory_gib_per_rank == 0) return nullptr;
+  const RecomputationChoice* best = nullptr;
+  const auto cost = [](const RecomputationChoice& c) {
+    return std::tuple(c.extra_flops, c.extra_bytes, c.repeated_operations);
+  };
+  for (const RecomputationChoice& choice : choices) {
+    if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
+    if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
+  }
+  return best;
+}
+
+std::string explain_recomputation_choices(const Plan& plan) {
+  const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
+  const RecomputationChoice* const best = cheapest(choices, plan.config);
+  std::vector<std::vector<std::string>> rows = {
+      {"recomputed", "peak memory", "more FLOPs", "more bytes sent", ""}};
+  for (const RecomputationChoice& choice : choices) {
+    const bool can_be = choice.refusal.empty();
+    std::vector<std::string> remarks;
+    if (choice.chosen) remarks.emplace_back("as planned");
+    if (&choice == best) remarks.emplace_back("recommended");
+    if (!can_be) remarks.push_back("refused: " + choice.refusal);
+    if (can_be && !fits_a_rank(plan.config, choice.memory_bytes)) remarks.emplace_back("does not fit");
+    rows.push_back({choice.name, can_be ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    fmt::format("{:.1f} %", 100 * choice.extra_flops), can_be ? grouped(choice.extra_bytes) : "",
+                    join(remarks, ", ")});
+  }
+  std::string out = text_table(rows);
+  if (plan.config.run.memory_gib_per_rank > 0) return out;
+  return out + "  run.memory_gib_per_rank = 0 sets no limit; with a limit, the cheapest that fits is recommended\n";
+}
+
+}  // namespace orthant

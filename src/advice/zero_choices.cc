@@ -1,0 +1,93 @@
+#include "advice/zero_choices.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "base/text_table.h"
+#include "plan/plan_traffic.h"
+
+namespace orthant {
+namespace {
+
+// Returns the bytes per step that the busiest rank sends for gradients and weights.
+int64_t sent_for_parameters(const Plan& plan) {
+  std::vector<int64_t> sums(plan.memory.size());
+  for (const CommunicationEntry& entry : plan.communication) {
+    const bool is_of_parameters = entry.what.starts_with(kGradientBuckets) || entry.what.starts_with(kWeightBuckets) ||
+                                  entry.what.starts_with(kReplicaBuckets);
+    if (!is_of_parameters) continue;
+    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
+  }
+  return std::ranges::max(sums);
+}
+
+void fill_costs(ZeroChoice& choice, const Plan& plan) {
+  for (const MemoryBytes& m : plan.memory) {
+    choice.state_bytes = std::max(choice.state_bytes, m.parameters + m.gradients + m.optimizer);
+  }
+  choice.memory_bytes = plan.largest_memory_bytes();
+  choice.sent_bytes = sent_for_parameters(plan);
+}
+
+std::string description(const ZeroChoice& choice) {
+  if (choice.stage == 0) return "every replica keeps all state";
+  if (choice.stage == 1) return "shards optimizer state";
+  if (choice.stage == 2) return "shards gradients too, reduces each microbatch";
+  if (choice.reshard == "step") return "shards weights too, gathers and reduces once a step";
+  if (choice.reshard == "never") return "gathers weights once a microbatch";
+  return "gathers weights for each forward and backward";
+}
+
+}  // namespace
+
+bool has_equal_parameters(const Plan& plan) {
+  return plan.mesh.has(kReplica) || std::ranges::any_of(plan.buckets, [&](const GradientBucket& bucket) {
+           return plan.mesh.group_size(bucket.axes) > 1;
+         });
+}
+
+void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard) {
+  parallelism.zero_stage = stage;
+  parallelism.zero_reshard = reshard;
+  if (stage == 0) parallelism.data_parallel_shard_degree = parallelism.data_parallel_replicate_degree = 0;
+}
+
+std::vector<ZeroChoice> zero_choices(const Plan& plan) {
+  const bool has_replicas = has_equal_parameters(plan);
+  if (!has_replicas) return {};
+  std::vector<ZeroChoice> choices = {{.stage = 0}, {.stage = 1}, {.stage = 2}};
+  for (const char* reshard : {"step", "never", "microbatch"}) choices.push_back({.stage = 3, .reshard = reshard});
+  for (ZeroChoice& choice : choices) {
+    Config other = plan.config;
+    auto& p = other.parallelism;
+    set_zero(p, choice.stage, choice.stage == 3 ? choice.reshard : "step");
+    choice.chosen =
+        p.zero_stage == plan.config.parallelism.zero_stage && p.zero_reshard == plan.config.parallelism.zero_reshard;
+    try {
+      fill_costs(choice, choice.chosen ? plan : make_plan(other, plan.facts));
+    } catch (const ConfigError& error) {
+      choice.refusal = error.what();
+    }
+  }
+  return choices;
+}
+
+std::string explain_zero_choices(const Plan& plan) {
+  const std::vector<ZeroChoice> choices = zero_choices(plan);
+  if (choices.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"zero_stage", "zero_reshard", "states kept", "peak memory", "parameters sent", ""}};
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
+  for (const ZeroChoice& choice : choices) {
+    const bool can_be = choice.refusal.empty();
+    std::string remark = can_be ? description(choice) : "refused: " + choice.refusal;
+    if (choice.chosen) remark = "as planned: " + remark;
+    rows.push_back({fmt::format("{}", choice.stage), choice.reshard.empty() ? "-" : choice.reshard,
+                    can_be ? bytes(choice.state_bytes) : "", can_be ? bytes(choice.memory_bytes) : "",
+                    can_be ? bytes(choice.sent_bytes) : "", remark});
+  }
+  return text_table(rows);
+}
+
+}  // namespace orthant

@@ -1,0 +1,46 @@
+// Passes that place UNSHARD, RESHARD and REDUCE for weights and gradients that are sharded over the ranks that sum a
+// gradient: Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, stages 2 and 3.
+//
+// Weights and gradients are gathered and reduced by units. A unit is a stage of the split schedule: the embedding, one
+// block, or the last norm with the head. Example, a model of one block (stage 1), one microbatch, reshard "microbatch":
+//
+//   0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 2RESHARD
+//   2UNSHARD 1UNSHARD 2B0 2RESHARD 2REDUCE_GRAD0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD0 0B0 0RESHARD 0REDUCE_GRAD0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+/// When gathered weights are freed. microbatch: after each forward and each backward. never: not after a forward, but
+/// after a backward if no other microbatch of the stage waits for its own. step: after the last pass of the row.
+enum class Reshard { never, step, microbatch };
+/// The rule's name in the run file: "never", "step" or "microbatch".
+Reshard reshard_named(const std::string& name);
+
+/// The sharded units of a schedule whose stages are units.
+struct ShardedUnits {
+  /// By stage: the stages whose sharded weights its F reads, and its B and I. Each list has the stage itself, if it has
+  /// sharded weights. The F of a tied output layer also reads the stage of the embedding. Its B does not, because F
+  /// computes the gradients of the loss.
+  std::vector<std::vector<int>> forward, backward;
+
+  const std::vector<int>& read_by(const Action& pass) const;
+  /// By stage: numbers of the buckets that the stage reduces after its own backward. All others follow at the end of
+  /// the row.
+  std::vector<std::vector<int>> buckets;
+};
+
+/// Returns a row with UNSHARD and RESHARD for the units that its passes read. The next pass's unit is gathered one pass
+/// ahead, so that its all-gather overlaps with computation. With Reshard::microbatch at most two passes' units are
+/// gathered at a time.
+std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUnits& units, Reshard reshard);
+
+/// Moves the REDUCE Actions of the units' buckets from the end of the row to the last backward of each stage, or, with
+/// `each_microbatch`, to every backward.
+Schedule reduce_after_backward(const Schedule& schedule, const ShardedUnits& units, bool each_microbatch);
+
+}  // namespace orthant
