@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace orthant {
 namespace {
@@ -37,6 +38,12 @@ std::unique_ptr<ShardedStates> sharded_states_of(const Plan& plan, Comm& comm, W
   for (size_t bucket = 0; bucket < parts.buckets.size(); ++bucket) in_unit.push_back(plan.belongs_to_unit(bucket));
   return std::make_unique<ShardedStates>(comm, weights, parts.buckets, std::move(in_unit), uses_of(model, weights),
                                          reduction_of(parts), plan.replica_axes());
+}
+
+// The largest absolute value is NaN or infinite if an element is. It needs no temporary memory.
+bool is_finite(const at::Tensor& gradient) {
+  if (gradient.numel() == 0) return true;
+  return std::isfinite(at::linalg_vector_norm(gradient, std::numeric_limits<double>::infinity()).item<double>());
 }
 
 }  // namespace
@@ -137,8 +144,7 @@ void Session::update_in_backward(int bucket) {
     const auto [first, end] = weights_.flat().members[static_cast<size_t>(weight)];
     for (size_t parameter = first; parameter < end; ++parameter) {
       add_to_norm(parameter);
-      const bool is_finite = std::isfinite(weights_.owned_gradient(parameter).sum(at::kDouble).item<double>());
-      if (!is_finite && !not_finite_) not_finite_ = parameter;
+      if (!is_finite(weights_.owned_gradient(parameter)) && !not_finite_) not_finite_ = parameter;
       if (before_update) before_update(parameter);
       if (!not_finite_) optimizer_.step_parameter(parameter, step_, lr, scale);
     }

@@ -17,10 +17,11 @@ std::string text_of(Config config) {
   return print_config(config);
 }
 
-// The same run on one device: everything but parallelism and recomputation.
+// The same run on one device, without recomputation and with the update after backward.
 Config one_device(Config config) {
   config.parallelism = {};
   config.activation_checkpoint = {};
+  config.optimizer.in_backward = false;
   config.run.ranks = 1;
   return config;
 }
