@@ -48,8 +48,8 @@ std::vector<Case> small_cases() {
 // Each case is one run in real processes. `make test` runs a sample of the cases, `make test-full` runs all.
 class PlannedMemory : public ::testing::TestWithParam<Case> {
  protected:
-  // The plan counts the buffers of every reduction that may be in flight at the peak. In a run on a busy machine, such a
-  // reduction may have ended earlier on all ranks, so that the largest peak of up to three runs counts.
+  // The plan counts the buffers of every reduction that may be in flight at the peak. On a busy machine, such a
+  // reduction may end earlier on all ranks of a run. The test therefore takes the largest peak of up to three runs.
   void expect_the_peak() {
     const TinyRun run;
     const Scratch scratch = scratch_of(config_of(run, GetParam().keys));
@@ -57,7 +57,9 @@ class PlannedMemory : public ::testing::TestWithParam<Case> {
       return m.planned > (1.0 + GetParam().bound) * m.peak + scratch.planned;
     };
     Measured m = measure(run, GetParam().keys);
-    for (int again = 0; again < 2 && is_above(m); ++again) m.peak = std::max(m.peak, measure(run, GetParam().keys).peak);
+    for (int again = 0; again < 2 && is_above(m); ++again) {
+      m.peak = std::max(m.peak, measure(run, GetParam().keys).peak);
+    }
     const std::string both = fmt::format("{} MiB for {} MiB", m.planned / 1048576, m.peak / 1048576);
     EXPECT_GT(m.planned, (1.0 - GetParam().bound) * m.peak - scratch.here) << both;
     EXPECT_FALSE(is_above(m)) << both;
