@@ -18,7 +18,6 @@
 #include "base/text_table.h"
 #include "config/from_config.h"
 #include "plan/pipeline.h"
-#include "plan/plan_traffic.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -64,9 +63,10 @@ std::string explain_memory(const Plan& plan) {
 // The name of an entry in the table: many buckets share a row.
 std::string row_name(const Plan& plan, const CommunicationEntry& entry) {
   constexpr size_t kShownBuckets = 4;
-  for (const std::string_view buckets : {kGradientBuckets, kReplicaBuckets, kWeightBuckets}) {
-    if (plan.buckets.size() > kShownBuckets && entry.what.starts_with(buckets)) return std::string(buckets) + "s";
-  }
+  if (plan.buckets.size() <= kShownBuckets) return entry.what;
+  if (entry.kind == MessageKind::gradients) return "gradients, buckets";
+  if (entry.kind == MessageKind::replica_gradients) return "gradients over replicas, buckets";
+  if (entry.kind == MessageKind::weights) return "weights, buckets";
   return entry.what;
 }
 

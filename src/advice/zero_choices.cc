@@ -5,7 +5,6 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
-#include "plan/plan_traffic.h"
 
 namespace orthant {
 namespace {
@@ -14,9 +13,8 @@ namespace {
 int64_t sent_for_parameters(const Plan& plan) {
   std::vector<int64_t> sums(plan.memory.size());
   for (const CommunicationEntry& entry : plan.communication) {
-    const bool is_of_parameters = entry.what.starts_with(kGradientBuckets) || entry.what.starts_with(kWeightBuckets) ||
-                                  entry.what.starts_with(kReplicaBuckets);
-    if (!is_of_parameters) continue;
+    using enum MessageKind;
+    if (entry.kind != gradients && entry.kind != replica_gradients && entry.kind != weights) continue;
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }
   return std::ranges::max(sums);

@@ -92,12 +92,6 @@ void check_tensor_kind(const Config& config) {
 std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
                                            int64_t data) {
   const std::string columns = counted(plan.columns, "column");
-  if (plan.rows * plan.columns > 1 && config.optimizer.name == "muon") {
-    return Refusal(fmt::format("rows and columns must be 1 with {}, because an update of Muon reads unsharded "
-                               "matrices, but the mesh has {} and {}",
-                               config.locate("optimizer.name"), counted(plan.rows, "row"), columns),
-                   {"optimizer.name"}, {1});
-  }
   if (!heads_divide(config, plan)) {
     const std::string key = "model.num_key_value_heads";
     return Refusal(fmt::format("{} must divide {}", columns, config.locate(key)), {key},

@@ -22,13 +22,30 @@ at::Tensor orthogonalized(at::Tensor m) {
   return tall ? x.t() : x;
 }
 
-void muon(const MuonStep& step) {
+std::vector<std::vector<size_t>> Orthogonalizer::rounds(const std::vector<size_t>& matrices) const {
+  std::vector<std::vector<size_t>> rounds;
+  for (const size_t matrix : matrices) rounds.push_back({matrix});
+  return rounds;
+}
+
+std::vector<at::Tensor> Orthogonalizer::orthogonalized(const std::vector<size_t>& /*round*/,
+                                                       std::vector<at::Tensor> shards) const {
+  for (at::Tensor& matrix : shards) matrix = orthant::orthogonalized(std::exchange(matrix, at::Tensor()));
+  return shards;
+}
+
+at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum, double scale) {
   const at::NoGradGuard no_grad;
-  at::Tensor gradient = step.gradient * step.gradient_scale, buffer = step.momentum_buffer, weights = step.weights;
-  buffer.lerp_(gradient, 1 - step.momentum);
-  const at::Tensor update = orthogonalized(std::move(gradient.lerp_(buffer, step.momentum)));
-  const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(weights.size(0), weights.size(1))));
-  weights.mul_(1 - step.lr * step.weight_decay).sub_(update, step.lr * scale);
+  const at::Tensor scaled = gradient * scale;
+  buffer.lerp_(scaled, 1 - momentum);
+  return scaled.lerp_(buffer, momentum);
+}
+
+void apply_muon(const at::Tensor& weights, const at::Tensor& update, int64_t larger_side, double lr,
+                double weight_decay) {
+  const at::NoGradGuard no_grad;
+  const double scale = 0.2 * std::sqrt(static_cast<double>(larger_side));
+  weights.mul_(1 - lr * weight_decay).sub_(update, lr * scale);
 }
 
 }  // namespace orthant

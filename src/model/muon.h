@@ -1,9 +1,13 @@
-// The update of Muon for one matrix: momentum, then orthogonalization. Jordan et al. 2024, "Muon: an optimizer for
-// hidden layers in neural networks"; the scale of the update from Liu et al. 2025, "Muon is scalable for LLM training",
-// arXiv 2502.16982, section 2.2.
+// The update of Muon: momentum, then orthogonalization. Jordan et al. 2024, "Muon: an optimizer for hidden layers in
+// neural networks"; the scale of the update from Liu et al. 2025, "Muon is scalable for LLM training", arXiv
+// 2502.16982, section 2.2. It updates as torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but iterates in the
+// weights' dtype instead of bfloat16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <vector>
 
 namespace orthant {
 
@@ -12,18 +16,25 @@ namespace orthant {
 /// If m is moved in, it takes update_elements() of temporary memory, the result included.
 at::Tensor orthogonalized(at::Tensor m);
 
-/// One matrix with its hyperparameters.
-struct MuonStep {
-  at::Tensor weights;          // [rows, cols], updated
-  at::Tensor gradient;         // not changed
-  at::Tensor momentum_buffer;  // updated; zero before the first step
-  double lr, momentum, weight_decay;
-  double gradient_scale = 1.0;  // factor applied to the gradient first; the clip factor
+/// Orthogonalizes matrices of which this rank holds shards. This class is for a rank that holds full matrices.
+class Orthogonalizer {
+ public:
+  virtual ~Orthogonalizer() = default;
+  /// Divides the matrices, given as indices of parameters, into rounds whose updates are computed together.
+  virtual std::vector<std::vector<size_t>> rounds(const std::vector<size_t>& matrices) const;
+  /// Returns this rank's shards of a round's orthogonalized matrices, given its shards of the matrices. If `shards` is
+  /// moved in, their memory is free before the iterations.
+  virtual std::vector<at::Tensor> orthogonalized(const std::vector<size_t>& round,
+                                                 std::vector<at::Tensor> shards) const;
 };
-/// Updates the matrix as torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but iterates in the weights' dtype
-/// instead of bfloat16. With momentum p: the buffer becomes b = p b + (1 - p) g; then u = p b + (1 - p) g (Nesterov),
-/// w *= 1 - lr decay, and w -= lr 0.2 sqrt(max(rows, cols)) orthogonalized(u). So the update has the size of AdamW's,
-/// and both can have one learning rate.
-void muon(const MuonStep& step);
+
+/// Adds a gradient times `scale` to the momentum buffer, and returns the matrix to be orthogonalized. With momentum p
+/// and scaled gradient g: the buffer becomes b = p b + (1 - p) g, and the result is p b + (1 - p) g (Nesterov).
+/// Elementwise, so the tensors may be shards.
+at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum, double scale);
+/// Updates the weights: w *= 1 - lr decay, and w -= lr 0.2 sqrt(larger_side) update. The update then has the size of
+/// AdamW's, and both can have one learning rate. Elementwise; larger_side is that of the full matrix.
+void apply_muon(const at::Tensor& weights, const at::Tensor& update, int64_t larger_side, double lr,
+                double weight_decay);
 
 }  // namespace orthant

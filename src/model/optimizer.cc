@@ -3,12 +3,13 @@
 #include "base/errors.h"
 #include "model/kernels/optimizer.h"
 #include "model/kernels/reduce.h"
-#include "model/muon.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 namespace orthant {
 namespace {
@@ -78,7 +79,10 @@ void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
 
 }  // namespace
 
-Optimizer::Optimizer(Weights& weights, OptimizerConfig config) : weights_(weights), config_(std::move(config)) {
+Optimizer::Optimizer(Weights& weights, OptimizerConfig config, std::shared_ptr<const Orthogonalizer> orthogonalizer)
+    : weights_(weights),
+      config_(std::move(config)),
+      orthogonalizer_(orthogonalizer ? std::move(orthogonalizer) : std::make_shared<const Orthogonalizer>()) {
   for (const StateTensor& tensor : optimizer_spec(config_).state) {
     OwnedElements elements = elements_of(tensor, weights);
     const at::Tensor zeros = at::zeros({elements.elements()}, weights.masters().options());
@@ -92,21 +96,25 @@ at::Tensor Optimizer::State::part(size_t parameter) const {
 }
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
-  for (size_t parameter = 0; parameter < weights_.parameters().size(); ++parameter) {
-    step_parameter(parameter, step, lr, gradient_scale);
-  }
+  std::vector<size_t> all(weights_.parameters().size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  this->step(all, step, lr, gradient_scale);
 }
 
-void Optimizer::step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale) {
+void Optimizer::step(const std::vector<size_t>& parameters, int64_t step, double lr, double gradient_scale) {
   const at::NoGradGuard no_grad;
-  if (weights_.owned().part(parameter).count == 0) return;
-  if (requires_single_owner(config_, weights_.parameters()[parameter])) {
-    step_matrix(parameter, lr, gradient_scale);
-  } else if (weights_.masters().scalar_type() == at::kDouble) {
-    step_elements<double>(parameter, step, lr, gradient_scale);
-  } else {
-    step_elements<float>(parameter, step, lr, gradient_scale);
+  std::vector<size_t> matrices;
+  for (const size_t parameter : parameters) {
+    if (weights_.owned().part(parameter).count == 0) continue;
+    if (requires_single_owner(config_, weights_.parameters()[parameter])) {
+      matrices.push_back(parameter);
+    } else if (weights_.masters().scalar_type() == at::kDouble) {
+      step_elements<double>(parameter, step, lr, gradient_scale);
+    } else {
+      step_elements<float>(parameter, step, lr, gradient_scale);
+    }
   }
+  step_matrices(matrices, lr, gradient_scale);
 }
 
 double Optimizer::weight_decay_of(size_t parameter) const {
@@ -134,21 +142,36 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
                  .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
 }
 
-void Optimizer::step_matrix(size_t parameter, double lr, double gradient_scale) {
-  const ParameterInfo& info = weights_.parameters()[parameter];
-  const at::Tensor master = weights_.owned_master(parameter);
-  ORTHANT_CHECK(master.numel() == info.size(), info.name, master.numel(), info.size());
-  const at::Tensor gradient = weights_.owned_gradient(parameter).view(info.shape);
+void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale) {
+  for (const std::vector<size_t>& round : orthogonalizer_->rounds(matrices)) {
+    std::vector<at::Tensor> shards;
+    for (const size_t matrix : round) {
+      const ParameterInfo& info = weights_.parameters()[matrix];
+      const at::Tensor gradient = weights_.owned_gradient(matrix);
+      ORTHANT_CHECK(gradient.numel() == info.shard_size(), info.name, gradient.numel(), info.shard_size());
+      const at::Tensor shard = muon_momentum(gradient, momentum_of(matrix), config_.momentum, gradient_scale);
+      shards.push_back(shard.view(info.shard_shape()));
+    }
+    const std::vector<at::Tensor> updates = orthogonalizer_->orthogonalized(round, std::move(shards));
+    for (size_t i = 0; i < round.size(); ++i) {
+      const at::Tensor master = weights_.owned_master(round[i]);
+      if (!all_finite(updates[i])) continue;
+      const int64_t larger_side = std::ranges::max(weights_.parameters()[round[i]].shape);
+      apply_muon(master.view(updates[i].sizes()), updates[i], larger_side, lr, weight_decay_of(round[i]));
+      if (weights_.working_dtype() != master.scalar_type()) weights_.owned_value(round[i]).copy_(master);
+    }
+  }
+}
+
+at::Tensor Optimizer::momentum_of(size_t matrix) const {
+  const ParameterInfo& info = weights_.parameters()[matrix];
   const auto state = std::ranges::find_if(state_, [&](const State& each) { return each.has(info); });
-  const at::Tensor matrix = master.view(gradient.sizes());
-  muon({.weights = matrix,
-        .gradient = gradient,
-        .momentum_buffer = state->part(parameter).view(gradient.sizes()),
-        .lr = lr,
-        .momentum = config_.momentum,
-        .weight_decay = weight_decay_of(parameter),
-        .gradient_scale = gradient_scale});
-  if (weights_.working_dtype() != matrix.scalar_type()) weights_.owned_value(parameter).copy_(master);
+  return state->part(matrix);
+}
+
+bool all_finite(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  return std::isfinite(at::linalg_vector_norm(tensor, std::numeric_limits<double>::infinity()).item<double>());
 }
 
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum) {

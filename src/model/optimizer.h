@@ -2,12 +2,14 @@
 #pragma once
 
 #include "base/exact_sum.h"
+#include "model/muon.h"
 #include "model/optimizer_plan.h"
 #include "model/weights.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,13 +18,15 @@ namespace orthant {
 class Optimizer {
  public:
   /// Keeps the state that optimizer_spec(config) lists, for the owned elements. The weights must outlive it.
-  Optimizer(Weights& weights, OptimizerConfig config);
+  /// `orthogonalizer` is for Muon; null stands for one that requires full matrices.
+  Optimizer(Weights& weights, OptimizerConfig config, std::shared_ptr<const Orthogonalizer> orthogonalizer = nullptr);
 
   /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` counts
   /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
-  /// The same for one parameter.
-  void step_parameter(size_t parameter, int64_t step, double lr, double gradient_scale);
+  /// The same for these parameters alone. If ranks shard matrices, they must call it with the same matrices. A matrix
+  /// whose gradient is not finite on one of these ranks keeps its weights.
+  void step(const std::vector<size_t>& parameters, int64_t step, double lr, double gradient_scale);
 
   /// One state tensor for all parameters in its scope. `flat` has the owned elements of these, chunk after chunk.
   struct State : StateTensor {
@@ -37,14 +41,19 @@ class Optimizer {
  private:
   template <class T>
   void step_elements(size_t parameter, int64_t step, double lr, double gradient_scale);
-  void step_matrix(size_t parameter, double lr, double gradient_scale);
+  void step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale);
+  /// The momentum buffer of a matrix's owned elements.
+  at::Tensor momentum_of(size_t matrix) const;
   double weight_decay_of(size_t parameter) const;
 
   Weights& weights_;
   OptimizerConfig config_;
+  std::shared_ptr<const Orthogonalizer> orthogonalizer_;
   std::vector<State> state_;
 };
 
+/// True if no element is NaN or infinite. It reads the largest absolute value, without temporary memory.
+bool all_finite(const at::Tensor& tensor);
 /// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. The rank must
 /// own them. `begin` must be a multiple of kNormBlockElements; so must `count`, unless the range ends with the shard.
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum);

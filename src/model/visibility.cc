@@ -35,11 +35,11 @@ int64_t run_length(std::span<const Interval> seen, size_t row, int64_t step) {
 }
 
 AttentionTile::Kind kind_of_run(std::span<const Interval> seen, size_t row, int64_t& length) {
-  const int64_t alike = run_length(seen, row, 0);
+  const int64_t equal = run_length(seen, row, 0);
   // A triangular run starts with a query that sees one key.
   const int64_t triangle = seen[row].end - seen[row].first == 1 ? run_length(seen, row, 1) : 0;
-  length = std::max(alike, triangle);
-  return triangle > alike ? AttentionTile::causal : AttentionTile::full;
+  length = std::max(equal, triangle);
+  return triangle > equal ? AttentionTile::causal : AttentionTile::full;
 }
 
 }  // namespace

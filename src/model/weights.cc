@@ -14,7 +14,7 @@ template <class T>
 void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   const auto& shape = parameter.shape;
   const auto& held = parameter.held;
-  const bool rows_whole = held.empty() || shape.size() == 1 || (held[1].first == 0 && held[1].second == shape[1]);
+  const bool has_full_rows = held.empty() || shape.size() == 1 || (held[1].first == 0 && held[1].second == shape[1]);
   ORTHANT_CHECK(held.empty() || shape.size() <= 2, parameter.name, shape.size());
   const auto run = [&](int64_t first, int64_t count) {
     fill_normal<T>({.out = out,
@@ -27,7 +27,7 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   };
   if (held.empty()) return run(0, parameter.size());
   const int64_t columns = shape.size() == 1 ? 1 : shape[1];
-  if (rows_whole) return run(held[0].first * columns, parameter.shard_size());
+  if (has_full_rows) return run(held[0].first * columns, parameter.shard_size());
   for (int64_t row = held[0].first; row < held[0].second; ++row) {
     run(row * columns + held[1].first, held[1].second - held[1].first);
   }
@@ -51,13 +51,13 @@ uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole) {
-  ORTHANT_CHECK(whole.sizes() == at::IntArrayRef(parameter.shape), parameter.name, whole.dim());
+at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor unsharded) {
+  ORTHANT_CHECK(unsharded.sizes() == at::IntArrayRef(parameter.shape), parameter.name, unsharded.dim());
   for (size_t dim = 0; dim < parameter.held.size(); ++dim) {
     const auto [begin, end] = parameter.held[dim];
-    whole = whole.narrow(static_cast<int64_t>(dim), begin, end - begin);
+    unsharded = unsharded.narrow(static_cast<int64_t>(dim), begin, end - begin);
   }
-  return whole;
+  return unsharded;
 }
 
 void Weight::written() const {

@@ -130,7 +130,7 @@ class Weights {
 at::Tensor use_weight(const Weight& weight);
 
 /// This rank's shard of an unsharded tensor.
-at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole);
+at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor unsharded);
 
 /// The number of the random stream that belongs to a name (its 64-bit FNV-1a hash).
 uint64_t stream_of(std::string_view name);

@@ -34,8 +34,8 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     blocks += m.block(layer).kept, for_weights += m.block(layer).for_weights;
   }
   MicrobatchBytes bytes;
-  const bool hands_on = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
-  bytes.kept = hands_on ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
+  const bool is_empty = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
+  bytes.kept = is_empty ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
   bytes.for_weights = for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;
@@ -45,7 +45,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   // The blocks, from the last to the first. In the forward of a block, the blocks after it keep nothing yet. In its
   // backward, these have freed their tensors or left a part for W, and their reductions are in progress. The reductions
   // of a block count from the next block on.
-  int64_t forward = layers > 0 ? 0 : hands_on ? m.batch : m.boundary;
+  int64_t forward = layers > 0 ? 0 : is_empty ? m.batch : m.boundary;
   if (layers == 0) bytes.backward = bytes.backward_for_input = m.boundary;
   int64_t freed = head, used = 0;  // bytes that the blocks after this one keep, and leave for W
   bytes.summands = stage.last && !begun.empty() ? begun.back() : 0;

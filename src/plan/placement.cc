@@ -8,6 +8,7 @@
 #include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "parallel/pipeline/post_validation_plan.h"
+#include "plan/held_buckets.h"
 #include "schedule/barriers.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
@@ -99,86 +100,20 @@ void hold(const ParameterPlacement& plan, int rank, Stages which, std::vector<Pa
 
 // Returns the axes along which all ranks hold the same parameter shards.
 std::vector<std::string> axes_of_equal_shards(const ParameterPlacement& plan) {
-  std::vector<std::string> alike;
+  std::vector<std::string> axes;
   for (const Axis& axis : plan.mesh.axes) {
     const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
     const bool splits = std::ranges::any_of(plan.groups, [&](const ParameterGroup& group) {
       return std::ranges::find(group.split, axis.name) != group.split.end();
     });
-    if (!splits && !stages_differ) alike.push_back(axis.name);
+    if (!splits && !stages_differ) axes.push_back(axis.name);
   }
-  return alike;
+  return axes;
 }
 
 int first_along(const Mesh& mesh, const std::vector<std::string>& axes, int rank) {
   for (const std::string& axis : axes) rank = mesh.rank_at(rank, axis, 0);
   return rank;
-}
-
-// Offsets and sizes of the weights in a flat gradient buffer, and its regions.
-struct GradientOffsets {
-  std::vector<std::pair<int64_t, int64_t>> weights;
-  std::vector<GradientRegion> regions;
-};
-GradientOffsets gradient_offsets(const ParameterPlacement& plan, const FlatLayout& flat) {
-  GradientOffsets positions{.weights = flat.weights, .regions = {}};
-  for (size_t g = 0; g < flat.groups.size(); ++g) {
-    const auto [begin, end] = flat.groups[g];
-    positions.regions.push_back({{begin, end}, plan.groups[g].reduced});
-  }
-  return positions;
-}
-
-// Divides the buckets into chunks, so that the ranks that reduce over the same axes have about as many elements. A
-// parameter that two stages hold must have the same chunks on both, whatever the loads are there.
-void set_cuts(const ParameterPlacement& plan, const FlatLayout& flat, std::vector<GradientBucket>& buckets) {
-  std::map<std::vector<std::string>, std::vector<int64_t>> loads;  // by axes, then by position
-  std::set<size_t> on_two_stages;
-  for (const auto& [original, copy] : plan.copies()) on_two_stages.insert({original, copy});
-  for (GradientBucket& bucket : buckets) {
-    std::vector<ParameterBlocks> parameters;
-    bool tied = false;
-    for (const int weight : bucket.weights) {
-      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
-      const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
-      for (size_t i = first; i < end; ++i) {
-        const int64_t next = i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size;
-        const Range elements{flat.parameter_offsets[i], next};
-        const bool whole = requires_single_owner(plan.config.optimizer, plan.parameters[i]);
-        parameters.push_back({elements, std::max<int64_t>(1, whole ? elements.size() : kNormBlockElements)});
-        tied = tied || on_two_stages.contains(i);
-      }
-    }
-    std::vector<int64_t>& load = loads[bucket.axes];
-    load.resize(static_cast<size_t>(plan.mesh.group_size(bucket.axes)));
-    // The gap behind the last parameter is not divided, because it depends on what follows the bucket.
-    const Range divided{parameters.front().elements.begin, parameters.back().elements.end};
-    bucket.cuts = chunk_cuts(divided, parameters, tied ? std::vector<int64_t>(load.size()) : load);
-    bucket.cuts.front() = bucket.elements.begin, bucket.cuts.back() = bucket.elements.end;
-    for (size_t i = 0; i < load.size(); ++i) load[i] += bucket.chunk(static_cast<int>(i)).size();
-  }
-}
-
-// Returns all buckets, with their ranges in a rank's gradient buffer. Buckets of other ranks' stages have empty ranges.
-std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
-  const GradientOffsets positions = gradient_offsets(plan, flat);
-  std::vector<size_t> own;
-  std::vector<GradientBucket> held;
-  for (size_t i = 0; i < plan.buckets.size(); ++i) {
-    const int stage = plan.bucket_stages[i];
-    if (stage != kEveryStage && plan.stages[static_cast<size_t>(stage)].owner != plan.pipeline_rank(rank)) continue;
-    own.push_back(i);
-    held.push_back(plan.buckets[i]);
-  }
-  held = placed(std::move(held), positions.weights, positions.regions);
-  set_cuts(plan, flat, held);
-  std::vector<GradientBucket> all = plan.buckets;
-  for (GradientBucket& bucket : all) {
-    bucket.elements = {0, 0};
-    bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
-  }
-  for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
-  return all;
 }
 
 // Groups the parameters by layout and reduction. A tied head on several stages becomes a parameter of its own.
@@ -222,7 +157,7 @@ void make_buckets(ParameterPlacement& plan) {
   const FlatLayout flat = flat_layout(plan.parameters);
   // Two stages exchange the gradients of a tied table. In a bucket of its own it has the same chunks on both.
   std::set<int> tied;
-  for (const auto& [original, copy] : plan.copies()) {
+  for (const auto& [original, copy] : plan.tied_pairs()) {
     for (size_t w = 0; w < flat.members.size(); ++w) {
       if (flat.members[w].first == original || flat.members[w].first == copy) tied.insert(static_cast<int>(w));
     }
@@ -265,10 +200,10 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
 }
 
 ParameterShards::ParameterShards(const ParameterPlacement& plan) {
-  const std::vector<std::string> alike = axes_of_equal_shards(plan);
+  const std::vector<std::string> axes = axes_of_equal_shards(plan);
   std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    replica_leaders_.push_back(first_along(plan.mesh, alike, rank));
+    replica_leaders_.push_back(first_along(plan.mesh, axes, rank));
     if (replica_leaders_.back() != rank) continue;
     hold(plan, rank, Stages::own, held);
     const FlatLayout flat = flat_layout(held);
@@ -356,7 +291,7 @@ std::vector<std::vector<int>> ParameterPlacement::buckets_by_stage() const {
   return all;
 }
 
-std::vector<std::pair<size_t, size_t>> ParameterPlacement::copies() const {
+std::vector<std::pair<size_t, size_t>> ParameterPlacement::tied_pairs() const {
   std::vector<std::pair<size_t, size_t>> found;
   for (size_t copy = 0; copy < parameters.size(); ++copy) {
     for (size_t i = 0; i < parameters.size() && !parameters[copy].copy_of.empty(); ++i) {

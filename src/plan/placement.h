@@ -51,7 +51,7 @@ struct ParameterPlacement : Pipeline {
   /// The row with the gathers and releases of sharded weights that its passes need.
   std::vector<Action> with_gathers(const std::vector<Action>& row) const;
   /// Index pairs (original, copy) of the parameters that two stages hold (the table of a tied head).
-  std::vector<std::pair<size_t, size_t>> copies() const;
+  std::vector<std::pair<size_t, size_t>> tied_pairs() const;
   /// All buckets, with their ranges and chunks in the rank's gradient buffer; buckets of other ranks' stages are empty.
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The lowest rank that holds the same parameter shards.

@@ -23,9 +23,14 @@ struct MemoryBytes {
   int64_t total() const { return parameters + gradients + optimizer + activations + working; }
 };
 
-/// One kind of message that the ranks send in a step.
+/// Kinds of messages: outputs of stages and the gradients of their inputs; a bucket's gradients, their sums over the
+/// replicas of sharded states, and its weights; all other messages.
+enum class MessageKind { stage_outputs, stage_gradients, gradients, replica_gradients, weights, other };
+
+/// Messages that the ranks send in a step.
 struct CommunicationEntry {
   std::string what;        // "gradients, bucket 1 of 3"
+  MessageKind kind = MessageKind::other;
   std::string collective;  // "all_reduce"
   std::string axis;
   std::vector<int64_t> calls_per_rank;  // calls per step, by rank

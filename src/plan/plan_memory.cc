@@ -11,6 +11,7 @@
 
 #include "mesh/staging.h"
 #include "plan/gradient_staging.h"
+#include "plan/matrix_updates.h"
 #include "plan/microbatch_memory.h"
 
 namespace orthant {
@@ -34,22 +35,6 @@ int64_t replica_buffer(const ParameterPlacement& plan, const GradientBucket& buc
   const int64_t own = bucket.chunk(plan.mesh.group_index(rank, bucket.axes)).size();
   const int64_t summed = shard(own, replicas, plan.mesh.coord(rank, kReplica)).size();
   return reduction_buffer_bytes(summed * master_bytes(plan.config), replicas);
-}
-
-// Returns the temporary bytes of the optimizer's largest update among the parameters of each stage.
-std::vector<int64_t> update_bytes(const ParameterPlacement& plan, int rank) {
-  const OptimizerConfig& optimizer = plan.config.optimizer;
-  std::vector<int64_t> bytes(plan.stages.size());
-  if (std::ranges::none_of(plan.parameters, [&](const auto& p) { return update_elements(optimizer, p) > 0; })) {
-    return bytes;
-  }
-  const std::vector<Range> owned = plan.owned_parts(rank);
-  for (size_t i = 0; i < owned.size(); ++i) {
-    if (owned[i].size() == 0) continue;
-    int64_t& largest = bytes[static_cast<size_t>(plan.stage_of(plan.parameters[i]))];
-    largest = std::max(largest, master_bytes(plan.config) * update_elements(optimizer, plan.parameters[i]));
-  }
-  return bytes;
 }
 
 // Returns the bytes of the rank's units by stage. `reductions`: bytes of the buffers of each bucket's reduction.
@@ -180,20 +165,20 @@ int64_t bytes_after_row(const ParameterPlacement& plan, const ParameterShard& he
 }
 
 MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard& held, const RowBytes& row,
-                           int64_t told, int rank) {
+                           int64_t statistics, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   const int64_t owned = plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : elements;
-  int64_t whole = 0;  // elements of buckets that are not sharded with ZeRO stages 2 and 3
+  int64_t unsharded = 0;  // elements of buckets that are not sharded with ZeRO stages 2 and 3
   for (size_t bucket = 0; bucket < held.buckets.size(); ++bucket) {
-    whole += plan.belongs_to_unit(bucket) ? 0 : held.buckets[bucket].elements.size();
+    unsharded += plan.belongs_to_unit(bucket) ? 0 : held.buckets[bucket].elements.size();
   }
   const int64_t masters = element == master && !plan.shards_weights() ? 0 : owned * master;
-  const int64_t values = !plan.shards_weights() ? elements : element == master ? whole : whole + owned;
+  const int64_t values = !plan.shards_weights() ? elements : element == master ? unsharded : unsharded + owned;
   const int64_t state = state_bytes_of(plan, held, rank);
   const int64_t kept_gradients = !plan.has_gradients_by_unit()     ? elements
-                                 : plan.config.optimizer.in_backward ? whole
-                                                                     : whole + owned;
+                                 : plan.config.optimizer.in_backward ? unsharded
+                                                                     : unsharded + owned;
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
@@ -202,7 +187,7 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
           .gradients = kept_gradients * master,
           .optimizer = undoes ? 2 * state + owned * master : state,
           .activations = row.kept,
-          .working = std::max(row.all, bytes_after_row(plan, held, rank)) - row.kept + tables + told};
+          .working = std::max(row.all, bytes_after_row(plan, held, rank)) - row.kept + tables + statistics};
 }
 
 }  // namespace
@@ -211,7 +196,7 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const Para
   std::vector<MemoryBytes> memory;
   const RowMemory rows(plan.schedule);
   const GradientStaging staging(plan);
-  const int64_t told = statistics_bytes(plan);
+  const int64_t statistics = statistics_bytes(plan);
   std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const ParameterShard& own = held.of(rank);
@@ -219,7 +204,7 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const Para
         plan.has_gradients_by_unit() ? reduction_buffers(plan, own, rank) : staging.of(own.buckets, rank);
     const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
     if (is_new) row->second = row_bytes(plan, own, begun, rows, rank);
-    memory.push_back(memory_of_rank(plan, own, row->second, told, rank));
+    memory.push_back(memory_of_rank(plan, own, row->second, statistics, rank));
   }
   return memory;
 }

@@ -12,6 +12,7 @@
 #include "config/from_config.h"
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
+#include "plan/matrix_updates.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -29,11 +30,11 @@ class MessageTable {
       add(rank, when.empty() ? m.what : m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
   }
   void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
-           int64_t bytes) {
+           int64_t bytes, MessageKind kind = MessageKind::other) {
     const auto [place, is_new] = positions_.try_emplace({what, collective, axis}, entries_.size());
     if (is_new) {
       const std::vector<int64_t> none(ranks_);
-      entries_.push_back({what, collective, axis, none, none});
+      entries_.push_back({what, kind, collective, axis, none, none});
     }
     entries_[place->second].calls_per_rank[rank] += calls;
     entries_[place->second].bytes_per_rank[rank] += bytes;
@@ -88,8 +89,9 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
 }
 
 CommunicationEntry collective_entry(const ParameterPlacement& plan, std::string what, CollectiveKind collective,
-                                    const std::vector<std::string>& axes) {
+                                    const std::vector<std::string>& axes, MessageKind kind = MessageKind::other) {
   return {.what = std::move(what),
+          .kind = kind,
           .collective = std::string(name_of(collective)),
           .axis = plan.mesh.joined_name(axes),
           .calls_per_rank = {},
@@ -150,8 +152,8 @@ RowTraffic row_traffic(const ParameterPlacement& plan, int rank) {
 }
 
 // Adds the gradients that the two ranks with copies of one parameter exchange.
-void add_copies(Entries& entries, const ParameterPlacement& plan) {
-  for (const auto& [original, copy] : plan.copies()) {
+void add_tied_gradients(Entries& entries, const ParameterPlacement& plan) {
+  for (const auto& [original, copy] : plan.tied_pairs()) {
     const int one = plan.owner_of(original), other = plan.owner_of(copy);
     if (one == other) continue;
     const auto ranks = static_cast<size_t>(plan.mesh.size());
@@ -225,8 +227,8 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
         calls += count;
         bytes += leaves ? count * plan.stream_bytes(at, sequences) : 0;
       }
-      table.add(rank, std::string(forward ? kStageOutputs : kStageGradients), leaves ? "send" : "recv",
-                kPipeline, calls, bytes);
+      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs", leaves ? "send" : "recv",
+                kPipeline, calls, bytes, forward ? MessageKind::stage_outputs : MessageKind::stage_gradients);
     }
   }
   for (auto& entry : table.take()) entries.push_back(std::move(entry));
@@ -260,8 +262,8 @@ void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, con
                            size_t bucket) {
   const Axes axes = plan.replica_axes();
   if (axes.empty()) return;
-  const std::string name = fmt::format("{} {} of {}", kReplicaBuckets, bucket + 1, plan.buckets.size());
-  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes);
+  const std::string name = fmt::format("gradients over replicas, bucket {} of {}", bucket + 1, plan.buckets.size());
+  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes, MessageKind::replica_gradients);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const GradientBucket& of_rank = held.of(rank).buckets[bucket];
     const Range chunk = of_rank.chunk(plan.mesh.group_index(rank, of_rank.axes));
@@ -272,16 +274,30 @@ void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, con
   entries.push_back(std::move(entry));
 }
 
+// Adds the exchanges of matrices in updates of Muon.
+void add_matrix_updates(Entries& entries, const ParameterPlacement& plan) {
+  const Axes axes = matrix_axes(plan);
+  if (plan.mesh.group_size(axes) == 1) return;
+  auto entry = collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, axes);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const auto [calls, bytes] = matrix_traffic(plan, rank);
+    entry.calls_per_rank.push_back(calls);
+    entry.bytes_per_rank.push_back(bytes);
+  }
+  entries.push_back(std::move(entry));
+}
+
 // Adds the messages that reduce gradients, their norm and the step signals.
 void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held) {
   const BucketCalls calls(plan);
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
-    const auto add = [&](std::string_view what, CollectiveKind collective, const auto& bytes_sent, int element,
+    const auto add = [&](MessageKind kind, CollectiveKind collective, const auto& bytes_sent, int element,
                          const std::vector<std::vector<int64_t>>& times) {
       if (plan.mesh.group_size(axes) == 1) return;
-      const std::string name = fmt::format("{} {} of {}", what, i + 1, plan.buckets.size());
-      auto entry = collective_entry(plan, name, collective, axes);
+      const char* what = kind == MessageKind::gradients ? "gradients" : "weights";
+      const std::string name = fmt::format("{}, bucket {} of {}", what, i + 1, plan.buckets.size());
+      auto entry = collective_entry(plan, name, collective, axes, kind);
       for (int rank = 0; rank < plan.mesh.size(); ++rank) {
         const GradientBucket& bucket = held.of(rank).buckets[i];
         const int64_t count =
@@ -293,14 +309,14 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
     };
     const int master = master_bytes(plan.config), element = dtype_bytes(plan.config.training.dtype);
     if (plan.shards_optimizer()) {
-      add(kGradientBuckets, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
-      add(kWeightBuckets, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
+      add(MessageKind::gradients, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
+      add(MessageKind::weights, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
       add_sum_over_replicas(entries, plan, held, i);
     } else {
-      add(kGradientBuckets, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
+      add(MessageKind::gradients, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
     }
   }
-  add_copies(entries, plan);
+  add_tied_gradients(entries, plan);
   const int64_t numbers = StepSignals::elements(plan.mesh.size());
   std::vector<std::string> axes = all_axes(plan.mesh);
   if (plan.post_validates()) std::erase(axes, kPipeline);
@@ -314,6 +330,7 @@ std::vector<CommunicationEntry> count_communication(const ParameterPlacement& pl
   Entries entries;
   add_activation_traffic(entries, plan);
   add_gradient_traffic(entries, plan, held);
+  add_matrix_updates(entries, plan);
   return entries;
 }
 

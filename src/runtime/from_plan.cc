@@ -8,7 +8,9 @@
 
 #include "model/lr_schedule.h"
 #include "parallel/sequence/run.h"
+#include "parallel/tensor/muon.h"
 #include "parallel/tensor/run.h"
+#include "plan/matrix_updates.h"
 #include "schedule/send_completions.h"
 
 namespace orthant {
@@ -41,6 +43,12 @@ KeptStates kept_states(const Plan& plan, const std::vector<GradientBucket>& buck
   if (plan.shards_optimizer()) kept.owned = owned_chunks(plan.mesh, buckets, rank);
   for (const GradientBucket& bucket : buckets) kept.segments.emplace_back(bucket.elements.begin, bucket.elements.end);
   return kept;
+}
+
+std::shared_ptr<const Orthogonalizer> orthogonalizer_of(const Plan& plan, Comm& comm) {
+  const Axes axes = matrix_axes(plan);
+  if (comm.group_size(axes) == 1) return nullptr;
+  return std::make_shared<ShardedOrthogonalizer>(comm, axes, plan.parameters, plan.layouts);
 }
 
 }  // namespace
@@ -140,6 +148,7 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .buckets = std::move(buckets),
           .kept = std::move(kept),
           .data_shard = plan.data_shard(rank),
+          .orthogonalizer = orthogonalizer_of(plan, comm),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents](
                                const Batch& batch) { return to_microbatch(batch, positions, masks); }};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "model/attention_core.h"
+#include "model/muon.h"
 #include "model/transformer.h"
 #include "plan/plan.h"
 #include "runtime/model_stages.h"
@@ -50,6 +52,7 @@ struct SessionParts {
   std::vector<GradientBucket> buckets;  // with their ranges and chunks in this rank's gradient buffer
   KeptStates kept;                      // the part of weights, gradients and optimizer state that this rank keeps
   DataShard data_shard;
+  std::shared_ptr<const Orthogonalizer> orthogonalizer;  // of sharded matrices; null if the rank updates full ones
   std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
 };
 /// The parts as the plan has them. Plan and Comm must outlive them.

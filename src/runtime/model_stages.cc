@@ -80,8 +80,8 @@ StageWork ModelStages::stage_work() {
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
   loss_ = 0, peak_in_flight_ = 0;
-  const bool learns = at::GradMode::is_enabled();
-  if (learns) begin_gradients(input);
+  const bool with_backward = at::GradMode::is_enabled();
+  if (with_backward) begin_gradients(input);
   if (vocabulary_) begin_vocabulary(input);
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
@@ -106,8 +106,8 @@ Microbatch ModelStages::load(const Action& forward) {
   const bool known = loaded_ && loaded_->first == forward.microbatch && pipeline_.stages[stage].continues;
   Microbatch batch = known ? loaded_->second : input_->load(forward.microbatch);
   loaded_.reset();
-  const bool goes_on = stage + 1 < pipeline_.stages.size() && pipeline_.stages[stage + 1].continues;
-  if (goes_on) loaded_ = {forward.microbatch, batch};
+  const bool next_continues = stage + 1 < pipeline_.stages.size() && pipeline_.stages[stage + 1].continues;
+  if (next_continues) loaded_ = {forward.microbatch, batch};
   return batch;
 }
 
@@ -150,14 +150,15 @@ bool ModelStages::finalize() {
 at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
   const Microbatch batch = load(action);
-  const bool learns = at::GradMode::is_enabled();
+  const bool with_backward = at::GradMode::is_enabled();
   wait_for_weights(action);
-  if (learns && stage.last && !vocabulary_) allocate_gradients(action);  // the loss computes the gradient of the head
+  // The loss computes the gradient of the head.
+  if (with_backward && stage.last && !vocabulary_) allocate_gradients(action);
   if (stage.first && vocabulary_) {
     input = vocabulary_->embedding(action.microbatch, pipeline_.stream_shape(batch.tokens_BT.size(0)));
   }
   Live live;
-  if (input.defined()) live.input = input.requires_grad_(learns);
+  if (input.defined()) live.input = input.requires_grad_(with_backward);
   at::Tensor x = !stage.first ? input : vocabulary_ ? model_.embedded(input, batch) : model_.embed(batch);
   for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
     x = model_.block(static_cast<int>(layer), x, batch);
@@ -169,11 +170,11 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     live.loss = model_.loss(x, batch);
     loss_ += live.loss.item<double>();
     if (input_->loss) input_->loss(loss_);
-  } else if (learns) {
+  } else if (with_backward) {
     // Backward needs only the graph, so the output is not kept here: its memory is freed once it has been sent.
     live.output = torch::autograd::impl::gradient_edge(x);
   }
-  if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
+  if (with_backward) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int>(live_.size() + deferred_.size()));
   if (stage.last && vocabulary_) vocabulary_->broadcast_output(action.microbatch, x.detach());
   return stage.last ? at::Tensor() : x.detach();

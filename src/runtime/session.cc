@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace orthant {
 namespace {
@@ -40,12 +39,6 @@ std::unique_ptr<ShardedStates> sharded_states_of(const Plan& plan, Comm& comm, W
                                          reduction_of(parts), plan.replica_axes());
 }
 
-// The largest absolute value is NaN or infinite if an element is. It needs no temporary memory.
-bool is_finite(const at::Tensor& gradient) {
-  if (gradient.numel() == 0) return true;
-  return std::isfinite(at::linalg_vector_norm(gradient, std::numeric_limits<double>::infinity()).item<double>());
-}
-
 }  // namespace
 
 Session::Session(const Plan& plan, const Loader& train, Comm& comm)
@@ -59,7 +52,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       counted_in_norm_(plan.counted_in_norm(comm.rank())),
       weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.kept),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
-      optimizer_(weights_, plan.config.optimizer),
+      optimizer_(weights_, plan.config.optimizer, parts_.orthogonalizer),
       reducer_(reducer_of(plan, comm, weights_, model_, parts_)),
       sharded_(sharded_states_of(plan, comm, weights_, model_, parts_)),
       stages_(parts_.pipeline, model_, weights_, reducer_.get(), sharded_.get(), comm),
@@ -139,16 +132,19 @@ double Session::clip_scale(double norm) const {
 }
 
 void Session::update_in_backward(int bucket) {
-  const double lr = learning_rate_of(plan_.config, step_), scale = clip_scale(0);
+  std::vector<size_t> updated;
   for (const int weight : parts_.buckets[static_cast<size_t>(bucket)].weights) {
     const auto [first, end] = weights_.flat().members[static_cast<size_t>(weight)];
     for (size_t parameter = first; parameter < end; ++parameter) {
       add_to_norm(parameter);
-      if (!is_finite(weights_.owned_gradient(parameter)) && !not_finite_) not_finite_ = parameter;
+      if (!not_finite_ && !all_finite(weights_.owned_gradient(parameter))) not_finite_ = parameter;
       if (before_update) before_update(parameter);
-      if (!not_finite_) optimizer_.step_parameter(parameter, step_, lr, scale);
+      const bool is_exchanged =
+          parts_.orthogonalizer && requires_single_owner(plan_.config.optimizer, weights_.parameters()[parameter]);
+      if (!not_finite_ || is_exchanged) updated.push_back(parameter);
     }
   }
+  optimizer_.step(updated, step_, learning_rate_of(plan_.config, step_), clip_scale(0));
 }
 
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
@@ -176,7 +172,7 @@ std::function<void(const Action&, size_t)> Session::activity_reporter(size_t act
 
 // Each of the two stages has a partial sum of the gradient. Both may be on one rank.
 void Session::add_tied_gradients() {
-  for (const auto& [original, copy] : plan_.copies()) {
+  for (const auto& [original, copy] : plan_.tied_pairs()) {
     const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
     if (here != one && here != other) continue;
     const at::Tensor own = weights_.owned_gradient(here == one ? original : copy);

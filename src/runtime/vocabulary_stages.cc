@@ -96,16 +96,16 @@ void VocabularyStages::wait_for(const Action& action) {
 void VocabularyStages::carry_out(const Action& action) {
   using enum ActionKind;
   const int microbatch = action.microbatch;
-  const bool learns = at::GradMode::is_enabled();
+  const bool with_backward = at::GradMode::is_enabled();
   switch (action.kind) {
     case S: return logits_ ? logits_(output_.logits(microbatch)) : output_.S(microbatch);
     case Z: return output_.Z(microbatch);
     case T:
     case TW: return output_.T(microbatch);
     case E:
-      input_.E(microbatch, load_(microbatch).tokens_BT, learns);
+      input_.E(microbatch, load_(microbatch).tokens_BT, with_backward);
       ++looked_up_;
-      if (learns) post_gradient_broadcasts();
+      if (with_backward) post_gradient_broadcasts();
       return;
     case EB:
       input_.EB(microbatch);

@@ -135,22 +135,6 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
             "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
 }
 
-TEST(ConfigCheck, MuonIsRefusedWhereMatricesAreSharded) {
-  const auto refusal_of = [](const std::string& kind, const std::string& mesh) {
-    const std::vector<std::string> settings = {"run.ranks=2", "optimizer.name=muon",
-                                               "parallelism.tensor_parallel_kind=" + kind, mesh};
-    const Config config = parse_config("", "run.toml", settings);
-    return message_of<ConfigError>([&] { advised_plan(config, {.ranks = 2, .vocab_size = 257}); });
-  };
-  for (const auto& [kind, mesh] : {std::pair{"1d", "parallelism.tensor_parallel_degree=2"},
-                                   std::pair{"2d", "parallelism.tensor_parallel_mesh=[2,1,1]"}}) {
-    EXPECT_TRUE(says(refusal_of(kind, mesh),
-                     {"rows and columns must be 1 with optimizer.name = \"muon\" (command line), because an update of "
-                      "Muon reads unsharded matrices, but the mesh has ", "optimizer.name to \"adamw\""}));
-  }
-  EXPECT_EQ(refusal_of("2.5d", "parallelism.tensor_parallel_mesh=[1,1,2]"), "");
-}
-
 TEST(ConfigCheck, SettingsOfAnotherOptimizerAreRefused) {
   EXPECT_EQ(check_error_of("", {"optimizer.momentum=0.5"}),
             "optimizer.momentum = 0.5 (command line) has no effect with optimizer.name = \"adamw\" (default); set "

@@ -46,7 +46,7 @@ const std::string p = "parallelism.";
 TEST(VocabularyPlan, EveryRankHasItsRows) {
   for (const bool tied : {false, true}) {
     const Plan plan = plan_of(4, "algorithm_2", {fmt::format("model.tie_word_embeddings={}", tied)});
-    EXPECT_TRUE(plan.copies().empty());
+    EXPECT_TRUE(plan.tied_pairs().empty());
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
       const auto role = plan.parameters[i].role;
       const bool cut = role == ParameterRole::embedding || role == ParameterRole::head;

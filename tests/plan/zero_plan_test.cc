@@ -15,7 +15,6 @@
 
 #include "advice/advised_plan.h"
 #include "config/from_config.h"
-#include "plan/plan_traffic.h"
 
 namespace orthant::zero_plan_test {
 namespace {
@@ -44,7 +43,7 @@ double states_gib(const MemoryBytes& m) {
 int64_t state_traffic(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.what.starts_with(kGradientBuckets) || entry.what.starts_with(kWeightBuckets))
+    if (entry.kind == MessageKind::gradients || entry.kind == MessageKind::weights)
       bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
@@ -52,7 +51,7 @@ int64_t state_traffic(const Plan& plan, size_t rank) {
 int64_t replica_traffic(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.what.starts_with(kReplicaBuckets)) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == MessageKind::replica_gradients) bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
 }

@@ -20,6 +20,22 @@ TEST(TensorVerify, AcceptsWhatIsRight) {
   }
 }
 
+// Updates of Muon have the bits of one device on every tensor mesh, also if the shards are uneven: with the gradients
+// of one device, the weights are equal.
+TEST(TensorVerify, AcceptsMuon) {
+  const std::vector<std::string> uneven = {"model.hidden_size=20", "model.intermediate_size=33", "model.head_dim=6"};
+  const std::string two = "parallelism.data_parallel_degree=2", zero_1 = "parallelism.zero_stage=1";
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    TinyRun run({"training.global_batch_size=8", "optimizer.name=muon", uneven[0], uneven[1], uneven[2],
+                 fmt::format("training.dtype={}", dtype)});
+    for (const TensorCut& cut : {one_dimension(2, {two, zero_1}, 2), grid(2, 2, 1, {kSumma}), grid(2, 1, 2)}) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+      EXPECT_EQ(report.weights.bound == 0, std::string(dtype) != "float64");
+    }
+  }
+}
+
 struct Planted {
   const char* name;
   Fault fault;

@@ -230,6 +230,27 @@ TEST(UpdateInBackward, StopsAtAGradientThatIsNotFinite) {
   });
 }
 
+// Ranks that exchange the matrices of Muon all take part in the exchange, also after a gradient that is not finite on
+// one of them. No rank applies an update from such a gradient.
+TEST(UpdateInBackward, MuonOnAMeshStopsAtAGradientThatIsNotFinite) {
+  const TinyRun run({"training.local_batch_size=7", "training.max_norm=0", "optimizer.in_backward=true",
+                     "optimizer.name=muon"});
+  const Plan plan = run.plan(2, one_dimension(2).keys);
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(1);
+    const std::string name = "model.layers.1.mlp.down_proj.weight";
+    const Weight& spoiled = session.weights()[name];
+    session.weights().on_gradient = [&, count = session.weights().on_gradient](const Weight& weight) {
+      if (&weight == &spoiled && rank == 1) weight.gradient.fill_(std::nan(""));
+      count(weight);
+    };
+    EXPECT_TRUE(std::isnan(session.gradients(1, {}).norm)) << rank;
+    EXPECT_EQ(session.first_weight_not_finite(), "") << rank;
+  });
+}
+
 TEST(Zero, OptimizersAndUnevenSizes) {
   const Words odd = {"model.hidden_size=20", "model.intermediate_size=33", "model.head_dim=6"};
   for (const Words& keys : {odd, Words{"optimizer.name=sgd"}, Words{"optimizer.name=sgd", "optimizer.momentum=0"},
@@ -238,6 +259,32 @@ TEST(Zero, OptimizersAndUnevenSizes) {
     const TinyRun run(with({"training.dtype=float32"}, keys));
     const Trained want = trained(run.plan(3, {kSmallBuckets}), run, {.steps = 4});
     expect_same_bits(trained(run.plan(3, {kSmallBuckets, kStage1}), run, {.steps = 4}), want, keys.front());
+  }
+}
+
+// Ranks of a tensor mesh exchange the matrices that Muon updates. With ZeRO they own the same ones, also if their
+// shards have different sizes. Updates in backward exchange those of one bucket.
+SWEEP_TEST(Zero, MuonOnTensorMeshesHasTheBitsOfStageZero) {
+  const TinyRun run({"training.dtype=float32", "optimizer.name=muon", "training.max_norm=0", "model.hidden_size=20",
+                     "model.intermediate_size=33", "model.head_dim=6", "training.local_batch_size=8",
+                     "training.global_batch_size=8"});
+  const std::string two = "parallelism.data_parallel_degree=2";
+  const std::vector<TensorCut> cuts = {one_dimension(2, {two, "model.attention_bias=true"}, 2),
+                                       grid(2, 2, 1, {two, kSmallBuckets}, 2), grid(2, 1, 2), grid(2, 2, 2)};
+  for (const TensorCut& cut : sweep.of(cuts, 2)) {
+    const Trained want = trained(run.plan(cut.ranks, cut.keys), run, {.steps = 3});
+    std::vector<std::pair<std::string, Words>> stages = kStages;
+    stages.push_back({"stage 1", {kStage1}});
+    for (const bool in_backward : {false, true}) {
+      for (const auto& [stage, settings] : stages) {
+        const std::string what = fmt::format("{}, {}{}", cut.name(), stage, in_backward ? ", in backward" : "");
+        const Words updates = {fmt::format("optimizer.in_backward={}", in_backward)};
+        const Plan plan = run.plan(cut.ranks, with(with(cut.keys, settings), updates));
+        const Trained have = trained(plan, run, {.steps = 3});
+        expect_same_bits(have, want, what);
+        expect_planned_traffic(have, plan, what);
+      }
+    }
   }
 }
 

@@ -1,0 +1,121 @@
+#include "plan/held_buckets.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/exact_sum.h"
+
+namespace orthant {
+namespace {
+
+// A parameter of a bucket, and its place in a flat buffer.
+struct PlacedParameter {
+  size_t index;
+  Range elements;
+  int64_t begin() const { return elements.begin; }
+};
+std::vector<PlacedParameter> parameters_in(const GradientBucket& bucket, const FlatLayout& flat) {
+  std::vector<PlacedParameter> placed;
+  for (const int weight : bucket.weights) {
+    const auto [first, end] = flat.members[static_cast<size_t>(weight)];
+    const auto& [begin, size] = flat.weights[static_cast<size_t>(weight)];
+    for (size_t i = first; i < end; ++i) {
+      placed.push_back({i, {flat.parameter_offsets[i], i + 1 < end ? flat.parameter_offsets[i + 1] : begin + size}});
+    }
+  }
+  return placed;
+}
+
+// Divides the buckets into chunks, so that the ranks that reduce over the same axes have about as many elements. A
+// parameter that two stages hold must have the same chunks on both, whatever the loads are there.
+void set_cuts(const ParameterPlacement& plan, const FlatLayout& flat, std::vector<GradientBucket>& buckets) {
+  std::map<std::vector<std::string>, std::vector<int64_t>> loads;  // by axes, then by position
+  std::set<size_t> on_two_stages;
+  for (const auto& [original, copy] : plan.tied_pairs()) on_two_stages.insert({original, copy});
+  for (GradientBucket& bucket : buckets) {
+    std::vector<ParameterBlocks> parameters;
+    bool tied = false;
+    for (const auto& [i, elements] : parameters_in(bucket, flat)) {
+      const bool has_one_owner = requires_single_owner(plan.config.optimizer, plan.parameters[i]);
+      parameters.push_back({elements, std::max<int64_t>(1, has_one_owner ? elements.size() : kNormBlockElements)});
+      tied = tied || on_two_stages.contains(i);
+    }
+    std::vector<int64_t>& load = loads[bucket.axes];
+    load.resize(static_cast<size_t>(plan.mesh.group_size(bucket.axes)));
+    // The gap behind the last parameter is not divided, because it depends on what follows the bucket.
+    const Range divided{parameters.front().elements.begin, parameters.back().elements.end};
+    bucket.cuts = chunk_cuts(divided, parameters, tied ? std::vector<int64_t>(load.size()) : load);
+    bucket.cuts.front() = bucket.elements.begin, bucket.cuts.back() = bucket.elements.end;
+    for (size_t i = 0; i < load.size(); ++i) load[i] += bucket.chunk(static_cast<int>(i)).size();
+  }
+}
+
+// Returns the cuts of a bucket of which another rank, with the same parameters in larger shards, has cuts.
+std::vector<int64_t> cuts_as(const GradientBucket& larger, const FlatLayout& flat_of_larger,
+                             const GradientBucket& bucket, const FlatLayout& flat) {
+  const auto there = parameters_in(larger, flat_of_larger), here = parameters_in(bucket, flat);
+  std::vector<int64_t> cuts;
+  for (const int64_t cut : larger.cuts) {
+    const auto after = std::ranges::upper_bound(there, cut, {}, &PlacedParameter::begin);
+    const auto i = static_cast<size_t>(std::max<std::ptrdiff_t>(after - there.begin() - 1, 0));
+    const Range& own = here[i].elements;
+    cuts.push_back(own.begin + std::clamp<int64_t>(cut - there[i].begin(), 0, own.size()));
+  }
+  cuts.front() = bucket.elements.begin, cuts.back() = bucket.elements.end;
+  return cuts;
+}
+
+// The buckets of the rank's own stages, with their indices, without chunks.
+struct OwnBuckets {
+  std::vector<size_t> indices;
+  std::vector<GradientBucket> buckets;
+};
+OwnBuckets own_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
+  const GradientOffsets positions = gradient_offsets(plan, flat);
+  OwnBuckets own;
+  for (size_t i = 0; i < plan.buckets.size(); ++i) {
+    const int stage = plan.bucket_stages[i];
+    if (stage != kEveryStage && plan.stages[static_cast<size_t>(stage)].owner != plan.pipeline_rank(rank)) continue;
+    own.indices.push_back(i);
+    own.buckets.push_back(plan.buckets[i]);
+  }
+  own.buckets = placed(std::move(own.buckets), positions.weights, positions.regions);
+  return own;
+}
+
+}  // namespace
+
+GradientOffsets gradient_offsets(const ParameterPlacement& plan, const FlatLayout& flat) {
+  GradientOffsets positions{.weights = flat.weights, .regions = {}};
+  for (size_t g = 0; g < flat.groups.size(); ++g) {
+    const auto [begin, end] = flat.groups[g];
+    positions.regions.push_back({{begin, end}, plan.groups[g].reduced});
+  }
+  return positions;
+}
+
+std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
+  OwnBuckets own = own_buckets(plan, rank, flat);
+  // The first rank of a tensor mesh has the largest shards.
+  const int leader = plan.mesh.group(rank, {kColumn, kRow}).front();
+  if (leader == rank) {
+    set_cuts(plan, flat, own.buckets);
+  } else {
+    const FlatLayout flat_of_leader = flat_layout(plan.parameters_of(leader));
+    OwnBuckets of_leader = own_buckets(plan, leader, flat_of_leader);
+    set_cuts(plan, flat_of_leader, of_leader.buckets);
+    for (size_t i = 0; i < own.buckets.size(); ++i) {
+      own.buckets[i].cuts = cuts_as(of_leader.buckets[i], flat_of_leader, own.buckets[i], flat);
+    }
+  }
+  std::vector<GradientBucket> all = plan.buckets;
+  for (GradientBucket& bucket : all) {
+    bucket.elements = {0, 0};
+    bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
+  }
+  for (size_t i = 0; i < own.indices.size(); ++i) all[own.indices[i]] = std::move(own.buckets[i]);
+  return all;
+}
+
+}  // namespace orthant
