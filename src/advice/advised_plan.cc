@@ -53,7 +53,7 @@ Plan advised_plan(const Config& config, const RunFacts& facts) {
   } catch (const Refusal& refusal) {
     Config on_ranks = config;
     on_ranks.run.ranks = facts.ranks;
-    throw advised(refusal, on_ranks, {.cuda = true, .nccl = true, .no_ucx = {}}, facts);
+    throw advised(refusal, on_ranks, {.only_plans = config.run.device == "cuda", .nccl = true, .no_ucx = {}}, facts);
   }
 }
 

@@ -41,21 +41,26 @@ std::string rank_list(const std::vector<int>& ranks) {
   return join(runs, ", ") + (ranks.size() > 1 ? fmt::format(" ({})", ranks.size()) : "");
 }
 
+bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
+
 std::string explain_memory(const Plan& plan) {
   // Ranks with equal memory share a row.
   std::map<std::vector<int64_t>, std::vector<int>> groups;
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     const auto& m = plan.memory[rank];
-    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working}].push_back(
-        static_cast<int>(rank));
+    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host, m.host_copies}]
+        .push_back(static_cast<int>(rank));
   }
   std::vector<std::vector<std::string>> rows = {
-      {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working"}};
+      {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const auto& [bytes, ranks] = *group;
     std::vector<std::string> row = {rank_list(ranks)};
     for (const int64_t part : bytes) row.push_back(format_bytes(static_cast<double>(part)));
     rows.push_back(row);
+  }
+  if (!offloads(plan.config)) {
+    for (auto& row : rows) row.resize(row.size() - 2);
   }
   return text_table(rows);
 }
@@ -64,9 +69,9 @@ std::string explain_memory(const Plan& plan) {
 std::string row_name(const Plan& plan, const CommunicationEntry& entry) {
   constexpr size_t kShownBuckets = 4;
   if (plan.buckets.size() <= kShownBuckets) return entry.what;
-  if (entry.kind == MessageKind::gradients) return "gradients, buckets";
-  if (entry.kind == MessageKind::replica_gradients) return "gradients over replicas, buckets";
-  if (entry.kind == MessageKind::weights) return "weights, buckets";
+  if (entry.kind == CommunicationKind::gradients) return "gradients, buckets";
+  if (entry.kind == CommunicationKind::replica_gradients) return "gradients over replicas, buckets";
+  if (entry.kind == CommunicationKind::weights) return "weights, buckets";
   return entry.what;
 }
 
@@ -248,6 +253,9 @@ std::string explain(const Plan& plan) {
                                                      : "; every rank holds all parameters",
                      split);
   out += explain_sharded_states(plan);
+  if (plan.config.run.device == "cuda") {
+    out += "device   CUDA; the plan counts tensors: the context, NCCL's buffers and the allocator's rounding come on top\n";
+  }
   out += "\ndata shards of a step\n" + explain_data_shards(plan);
   if (plan.schedule.rows.size() == 1) {
     const char* gathers = plan.shards_weights() ? "; UNSHARD gathers weights, RESHARD frees them" : "";
@@ -290,6 +298,7 @@ std::string explain(const Plan& plan) {
         fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
   }
   out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" + explain_memory(plan);
+  if (offloads(plan.config)) out += "  on host: offloaded to host memory; copied: to and from the host in a step\n";
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
   rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),

@@ -39,7 +39,9 @@ void add_ranks(Json& out, const Plan& plan) {
                                  {"gradients", m.gradients},
                                  {"optimizer", m.optimizer},
                                  {"activations", m.activations},
-                                 {"working", m.working}}}});
+                                 {"working", m.working},
+                                 {"host", m.host},
+                                 {"host_copies", m.host_copies}}}});
   }
 }
 

@@ -48,6 +48,7 @@ std::vector<ActivationCheckpointConfig> settings_of(const Plan& plan) {
   const ActivationCheckpointConfig& own = plan.config.activation_checkpoint;
   const auto is_own = [&](const auto& setting) { return same(plan, setting, own); };
   if (std::ranges::none_of(settings, is_own)) settings.push_back(own);
+  for (auto& setting : settings) setting.offload = own.offload;
   return settings;
 }
 

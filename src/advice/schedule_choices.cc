@@ -21,7 +21,7 @@ namespace {
 int64_t sent_between_stages(const Plan& plan) {
   std::vector<int64_t> sums(static_cast<size_t>(plan.mesh.size()));
   for (const auto& entry : plan.communication) {
-    if (entry.kind != MessageKind::stage_outputs && entry.kind != MessageKind::stage_gradients) continue;
+    if (entry.kind != CommunicationKind::stage_outputs && entry.kind != CommunicationKind::stage_gradients) continue;
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }
   return *std::max_element(sums.begin(), sums.end());

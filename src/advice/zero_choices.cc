@@ -13,7 +13,7 @@ namespace {
 int64_t sent_for_parameters(const Plan& plan) {
   std::vector<int64_t> sums(plan.memory.size());
   for (const CommunicationEntry& entry : plan.communication) {
-    using enum MessageKind;
+    using enum CommunicationKind;
     if (entry.kind != gradients && entry.kind != replica_gradients && entry.kind != weights) continue;
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }

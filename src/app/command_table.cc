@@ -39,12 +39,13 @@ CLI::Validator named(const std::string& example) {
       [=](std::string& word) { return word.empty() ? "is empty; name one, such as " + example : std::string(); }, "");
 }
 
-void define_run_file(CLI::App& app, RunFileArguments& arguments) {
-  app.add_option("RUN_FILE", arguments.run_file, "the run file (TOML)")
-      ->required()
-      ->type_name("")
-      ->check(named("examples/jargon.toml"));
+CLI::Option* define_run_file(CLI::App& app, RunFileArguments& arguments) {
+  auto* run_file = app.add_option("RUN_FILE", arguments.run_file, "the run file (TOML)")
+                       ->required()
+                       ->type_name("")
+                       ->check(named("examples/jargon.toml"));
   app.add_flag("--print-config", arguments.print_config, "print the effective configuration and where it came from");
+  return run_file;
 }
 
 void define_train(CLI::App& app, Command& command) {
@@ -56,7 +57,11 @@ void define_train(CLI::App& app, Command& command) {
 
 void define_plan(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<PlanArguments>();
-  define_run_file(app, arguments);
+  auto* run_file = define_run_file(app, arguments)->required(false);
+  app.add_option("--hf", arguments.hf, "instead of RUN_FILE: a config.json of Hugging Face, or its directory")
+      ->type_name("PATH")
+      ->check(named("model/config.json"))
+      ->excludes(run_file);
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
   // Rates outside this range would give times that are not finite.
@@ -146,10 +151,10 @@ const std::vector<CommandEntry>& commands() {
        true,
        define_train},
       {"plan",
-       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
-       {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64",
-        "orthant plan run.toml --svg schedule.svg",
+       {"orthant plan run.toml --json --svg schedule.svg run.ranks=64",
+        "orthant plan --hf config.json run.ranks=64 training.seq_len=8192",
         "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
        true,
        define_plan},

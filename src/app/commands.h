@@ -23,6 +23,7 @@ struct TrainArguments : RunFileArguments {
 };
 
 struct PlanArguments : RunFileArguments {
+  std::string hf;  // instead of a run file: a config.json, or the directory that contains it
   bool json = false;
   std::string svg;  // file for a drawing of the schedule; empty: none
   // The machines to plan for; 0: not given.

@@ -3,6 +3,7 @@
 #include "advice/explain.h"
 #include "advice/layer_choices.h"
 #include "advice/plan_json.h"
+#include "app/command_line.h"
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
@@ -28,12 +29,16 @@ Links links_of(const PlanArguments& arguments) {
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
-  const Config config = load_run(arguments);
+  if (arguments.run_file.empty() && arguments.hf.empty()) {
+    throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");
+  }
+  const Config config =
+      arguments.hf.empty() ? load_run(arguments, 0, /*only_plans=*/true) : load_planned_model(arguments);
   if (arguments.print_config) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
+  RunFacts facts = facts_without_data(config, static_cast<int>(config.run.ranks));
   facts.links = links_of(arguments);
   const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
@@ -43,7 +48,9 @@ int plan(const PlanArguments& arguments) {
                "sequence and data parallelism only, not for tensor meshes and pipelines\n");
   }
   // Too little memory is only a warning here, because the plan may be for other machines.
-  const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
+  const bool is_for_cpus = config.run.device == "cpu";
+  const MemoryNeed need =
+      is_for_cpus ? memory_need(the_plan, the_plan.mesh.size(), machine_memory()) : MemoryNeed();
   for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan)}) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }

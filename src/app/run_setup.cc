@@ -27,19 +27,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The abilities of this build. check_config() decides whether this version can use them for training.
-BuildFeatures abilities() { return {.cuda = has_nccl(), .nccl = has_nccl(), .no_ucx = ucx_problem()}; }
-
 bool is_given(const Config& config, const std::string& key) {
   const auto origin = config.origins.find(key);
   return origin != config.origins.end() && !origin->second.starts_with("default");
 }
 
-// Takes the model's sizes from a Hugging Face directory. Keys given in the run file or on the command line must have
-// the same values; a head_dim or vocab_size of 0 counts as not given.
-void load_model_sizes(Config& config, const std::string& directory) {
+// Takes the model's sizes from a config.json, or the directory that contains it. Keys given in the run file or on the
+// command line must have the same values; a head_dim or vocab_size of 0 counts as not given.
+void load_model_sizes(Config& config, const std::string& path) {
   Config from_model;
-  static_cast<Architecture&>(from_model.model) = read_hf_config(directory).model;
+  static_cast<Architecture&>(from_model.model) = read_hf_config(path).model;
   const Config defaults;
   for (const Key* key : model_keys()) {
     if (!key->hugging_face.is_stated()) continue;
@@ -50,7 +47,7 @@ void load_model_sizes(Config& config, const std::string& directory) {
     const std::string given = config.locate(name);
     const bool contradicts = is_given(config, name) && !derived && value != before;
     copy_value(*key, from_model, config);
-    config.origins[name] = directory + "/config.json";
+    config.origins[name] = fs::is_directory(path) ? path + "/config.json" : path;
     if (!contradicts) continue;
     throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", given, config.locate(name)));
   }
@@ -76,7 +73,7 @@ std::string resume_hint(const std::string& folder) {
 
 }  // namespace
 
-Config load_run(const RunFileArguments& arguments, int launched) {
+Config load_run(const RunFileArguments& arguments, int launched, bool only_plans) {
   Config config = load_config(arguments.run_file, arguments.overrides);
   if (launched > 0) {
     config.run.ranks = launched;
@@ -84,7 +81,24 @@ Config load_run(const RunFileArguments& arguments, int launched) {
   }
   check_model_from(config);
   if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
-  check_with_advice(config, abilities());
+  check_with_advice(config, {.only_plans = only_plans, .nccl = has_nccl(), .no_ucx = ucx_problem()});
+  return config;
+}
+
+Config load_planned_model(const PlanArguments& arguments) {
+  const std::string defaults =
+      "[run]\ndevice = \"cuda\"\n[training]\ndtype = \"bfloat16\"\nlocal_batch_size = 1\n[validation]\nfreq = 0\n";
+  Config config = parse_config(defaults, "default with --hf", arguments.overrides);
+  load_model_sizes(config, arguments.hf);
+  if (!is_given(config, "run.ranks")) throw ConfigError("--hf requires the number of devices; add run.ranks=8");
+  const auto set = [&](int64_t& value, const std::string& key, int64_t otherwise) {
+    if (is_given(config, key)) return;
+    value = otherwise;
+    config.origins[key] = "default with --hf";
+  };
+  set(config.training.seq_len, "training.seq_len", std::min<int64_t>(4096, config.model.max_position_embeddings));
+  set(config.training.global_batch_size, "training.global_batch_size", config.run.ranks);
+  check_with_advice(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
   return config;
 }
 
@@ -111,6 +125,11 @@ TrainingData open_run_data(const Config& config, const TextProgress& progress) {
         config.locate("data.validation"), join(config.data.path, ", ")));
   }
   return data;
+}
+
+RunFacts facts_without_data(const Config& config, int ranks) {
+  if (config.model.vocab_size == 0) return facts_before_data(config, ranks);
+  return {.ranks = ranks, .vocab_size = config.model.vocab_size};
 }
 
 RunFacts facts_before_data(const Config& config, int ranks) {

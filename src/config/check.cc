@@ -89,13 +89,27 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
                                  const std::vector<std::string>& others = {}) {
     if (!holds) refuse(config, key, law, others);
   };
-  refuse_unless(device != "cuda" || abilities.cuda, "run.device", "requires a build of Orthant with CUDA");
-  refuse_unless(transport != "ucx" || abilities.no_ucx.empty(), "run.transport",
+  const bool plans = abilities.only_plans;
+  refuse_unless(device == "cpu" || plans, "run.device",
+                "must be \"cpu\", because this version of Orthant plans runs on CUDA devices, but does not train on them");
+  refuse_unless(transport != "ucx" || plans || abilities.no_ucx.empty(), "run.transport",
                 "requires UCX, but " + abilities.no_ucx);
-  refuse_unless(transport != "nccl" || abilities.nccl, "run.transport", "requires a build of Orthant with NCCL");
+  refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport", "requires a build of Orthant with NCCL");
   refuse_unless(transport != "nccl" || device == "cuda", "run.transport", "requires run.device = \"cuda\"",
                 {"run.device"});
-  refuse_unless(device == "cpu", "run.device", "must be \"cpu\" in this version of Orthant");
+}
+
+void check_offload(const Config& config) {
+  constexpr const char *kActivations = "activation_checkpoint.offload", *kState = "optimizer.offload";
+  const auto check = [&](bool offloads, const char* key) {
+    if (!offloads || config.run.device == "cuda") return;
+    refuse(config, key,
+           fmt::format("must be false with {}, because the tensors of a CPU rank are in host memory already",
+                       config.locate("run.device")),
+           {"run.device"});
+  };
+  check(config.activation_checkpoint.offload, kActivations);
+  check(config.optimizer.offload, kState);
 }
 
 void check_settings_without_effect(const Config& config) {
@@ -210,6 +224,7 @@ void check_model_from(const Config& config) {
 void check_config(const Config& config, const BuildFeatures& abilities) {
   check_model_from(config);
   check_device(config, abilities);
+  check_offload(config);
   check_settings_without_effect(config);
   check_data(config);
   check_heads(config);

@@ -71,6 +71,7 @@ struct ActivationCheckpointConfig {
   std::string mode = "none";
   std::vector<std::string> operations = {};
   int64_t layers = 1;
+  bool offload = false;
 };
 
 struct LrSchedulerConfig {
@@ -166,9 +167,10 @@ Config parse_config(std::string_view text, const std::string& name, std::span<co
 /// "section.key=...". The key's type decides whether the next element is taken as its value.
 std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
-/// Features of the program beyond the plain CPU build. Only the caller can know them.
+/// What a run may use beyond the plain CPU build. Only the caller can know it.
 struct BuildFeatures {
-  bool cuda = false;
+  /// The run is planned and not carried out. It may be for CUDA devices, on which this version does not train yet.
+  bool only_plans = false;
   bool nccl = false;
   /// The reason why UCX cannot be used; empty if it can.
   std::string no_ucx = "this build of Orthant has no UCX";

@@ -183,6 +183,8 @@ const Key kTable[] = {
       "the MLP, also GELU"),
   KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
       "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
+  KEY(activation_checkpoint, offload, any(), "",
+      "keep what blocks save for backward in host memory; the device holds that of two blocks; device cuda only"),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
@@ -199,6 +201,8 @@ const Key kTable[] = {
   KEY(optimizer, in_backward, any(), "",
       "updates the parameters of a block as soon as backward has their gradients, and frees these; requires one "
       "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
+  KEY(optimizer, offload, any(), "",
+      "keep the optimizer's state in host memory; the device holds that of two parameters; device cuda only"),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),

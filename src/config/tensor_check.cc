@@ -110,6 +110,15 @@ std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPla
                    {"model.hidden_size", "model.intermediate_size"},
                    {static_cast<double>(std::max(plan.rows, plan.columns))});
   }
+  const int64_t head_dim = config.model.head_dim > 0 ? config.model.head_dim
+                                                     : config.model.hidden_size / config.model.num_attention_heads;
+  if (config.optimizer.name == "muon" && config.model.num_attention_heads * head_dim < plan.rows) {
+    return Refusal(fmt::format("{} must be at most the {} elements of all heads with {}, because every row exchanges a "
+                               "part of each matrix",
+                               counted(plan.rows, "row"), config.model.num_attention_heads * head_dim,
+                               config.locate("optimizer.name")),
+                   {"model.head_dim", "optimizer.name"}, {static_cast<double>(plan.rows)});
+  }
   if (const int64_t tokens = find_indivisible_tokens(config.training.seq_len, plan, sequence); tokens > 0) {
     const int64_t parts = pieces(sequence.placement, sequence.ulysses, sequence.ring);
     return Refusal(fmt::format("{} must divide the {} that a rank holds of a sequence, with {}", columns,

@@ -22,13 +22,13 @@ at::Tensor orthogonalized(at::Tensor m) {
   return tall ? x.t() : x;
 }
 
-std::vector<std::vector<size_t>> Orthogonalizer::rounds(const std::vector<size_t>& matrices) const {
-  std::vector<std::vector<size_t>> rounds;
+std::vector<MatrixRound> Orthogonalizer::rounds(const std::vector<size_t>& matrices) const {
+  std::vector<MatrixRound> rounds;
   for (const size_t matrix : matrices) rounds.push_back({matrix});
   return rounds;
 }
 
-std::vector<at::Tensor> Orthogonalizer::orthogonalized(const std::vector<size_t>& /*round*/,
+std::vector<at::Tensor> Orthogonalizer::orthogonalized(const MatrixRound& /*round*/,
                                                        std::vector<at::Tensor> shards) const {
   for (at::Tensor& matrix : shards) matrix = orthant::orthogonalized(std::exchange(matrix, at::Tensor()));
   return shards;

@@ -6,8 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <vector>
+
+#include "model/optimizer_plan.h"
 
 namespace orthant {
 
@@ -16,16 +17,18 @@ namespace orthant {
 /// If m is moved in, it takes update_elements() of temporary memory, the result included.
 at::Tensor orthogonalized(at::Tensor m);
 
-/// Orthogonalizes matrices of which this rank holds shards. This class is for a rank that holds full matrices.
+/// Orthogonalizes the matrices that this rank updates. The base class requires full matrices; a derived class may
+/// exchange shards with other ranks.
 class Orthogonalizer {
  public:
   virtual ~Orthogonalizer() = default;
+  /// True if an update waits for other ranks.
+  virtual bool exchanges() const { return false; }
   /// Divides the matrices, given as indices of parameters, into rounds whose updates are computed together.
-  virtual std::vector<std::vector<size_t>> rounds(const std::vector<size_t>& matrices) const;
+  virtual std::vector<MatrixRound> rounds(const std::vector<size_t>& matrices) const;
   /// Returns this rank's shards of a round's orthogonalized matrices, given its shards of the matrices. If `shards` is
   /// moved in, their memory is free before the iterations.
-  virtual std::vector<at::Tensor> orthogonalized(const std::vector<size_t>& round,
-                                                 std::vector<at::Tensor> shards) const;
+  virtual std::vector<at::Tensor> orthogonalized(const MatrixRound& round, std::vector<at::Tensor> shards) const;
 };
 
 /// Adds a gradient times `scale` to the momentum buffer, and returns the matrix to be orthogonalized. With momentum p

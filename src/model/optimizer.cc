@@ -143,7 +143,7 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
 }
 
 void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale) {
-  for (const std::vector<size_t>& round : orthogonalizer_->rounds(matrices)) {
+  for (const MatrixRound& round : orthogonalizer_->rounds(matrices)) {
     std::vector<at::Tensor> shards;
     for (const size_t matrix : round) {
       const ParameterInfo& info = weights_.parameters()[matrix];
@@ -161,6 +161,10 @@ void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, do
       if (weights_.working_dtype() != master.scalar_type()) weights_.owned_value(round[i]).copy_(master);
     }
   }
+}
+
+bool Optimizer::is_exchanged(size_t parameter) const {
+  return orthogonalizer_->exchanges() && requires_single_owner(config_, weights_.parameters()[parameter]);
 }
 
 at::Tensor Optimizer::momentum_of(size_t matrix) const {

@@ -25,7 +25,8 @@ class Optimizer {
   /// from 1.
   void step(int64_t step, double lr, double gradient_scale);
   /// The same for these parameters alone. If ranks shard matrices, they must call it with the same matrices. A matrix
-  /// whose gradient is not finite on one of these ranks keeps its weights.
+  /// whose gradient is not finite on one of these ranks keeps its weights. Its momentum is then not finite, so the run
+  /// must stop.
   void step(const std::vector<size_t>& parameters, int64_t step, double lr, double gradient_scale);
 
   /// One state tensor for all parameters in its scope. `flat` has the owned elements of these, chunk after chunk.
@@ -37,6 +38,8 @@ class Optimizer {
     at::Tensor part(size_t parameter) const;
   };
   const std::vector<State>& state() const { return state_; }
+  /// True if the update of the parameter waits for other ranks.
+  bool is_exchanged(size_t parameter) const;
 
  private:
   template <class T>

@@ -20,6 +20,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::string weight_decay_on = "matrices";  // or "all" parameters
   bool in_backward = false;  // updates a unit's parameters as soon as backward has their gradients
+  bool offload = false;      // keeps state in host memory
 };
 
 /// The parameters that have a state tensor. Hidden matrices are the projections of attention and of the MLP, without
@@ -52,9 +53,11 @@ std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
 OptimizerSpec optimizer_spec(const OptimizerConfig& config);
 /// Bytes of all state tensors for one element of the parameter, whose master weight takes `master_bytes`.
 int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes);
-/// True if one rank must update the full parameter, because the update of each element reads the gradients of all its
-/// elements.
+/// True if the update of each element reads the gradients of all elements. ZeRO then does not divide the parameter: one
+/// rank, or one rank for each of its shards on a tensor mesh, owns it.
 bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter);
+/// Matrices whose updates the ranks of a tensor mesh compute at the same time, as indices of parameters.
+using MatrixRound = std::vector<size_t>;
 /// Elements of the temporary tensors of one parameter's update: those of Muon's iterations; 0 for elementwise updates.
 int64_t update_elements(const OptimizerConfig& config, const ParameterInfo& parameter);
 /// The optimizers' names in the run file.

@@ -15,6 +15,7 @@ namespace orthant {
 /// Bytes of one block for one microbatch on one rank.
 struct BlockMemory {
   int64_t kept = 0;         // from F to B or I, the block's input included
+  int64_t host = 0;         // the same in host memory, if it is offloaded; `kept` is then 0
   int64_t for_weights = 0;  // from I to W: inputs of its products and gradients of their outputs
   /// Peaks of temporaries in forward and in W. Forward: in addition to everything kept at its end. W: in addition to
   /// everything kept at its beginning, for_weights included.

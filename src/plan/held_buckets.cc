@@ -9,7 +9,7 @@
 namespace orthant {
 namespace {
 
-// A parameter of a bucket, and its place in a flat buffer.
+// A parameter of a bucket, and its elements in a flat buffer.
 struct PlacedParameter {
   size_t index;
   Range elements;
@@ -51,16 +51,17 @@ void set_cuts(const ParameterPlacement& plan, const FlatLayout& flat, std::vecto
   }
 }
 
-// Returns the cuts of a bucket of which another rank, with the same parameters in larger shards, has cuts.
-std::vector<int64_t> cuts_as(const GradientBucket& larger, const FlatLayout& flat_of_larger,
-                             const GradientBucket& bucket, const FlatLayout& flat) {
-  const auto there = parameters_in(larger, flat_of_larger), here = parameters_in(bucket, flat);
+// Translates the cuts of the leader's bucket into the rank's flat buffer. An offset beyond the end of a smaller shard
+// becomes its end.
+std::vector<int64_t> translate_cuts(const GradientBucket& leader_bucket, const FlatLayout& leader_flat,
+                                    const GradientBucket& bucket, const FlatLayout& flat) {
+  const auto of_leader = parameters_in(leader_bucket, leader_flat), own = parameters_in(bucket, flat);
   std::vector<int64_t> cuts;
-  for (const int64_t cut : larger.cuts) {
-    const auto after = std::ranges::upper_bound(there, cut, {}, &PlacedParameter::begin);
-    const auto i = static_cast<size_t>(std::max<std::ptrdiff_t>(after - there.begin() - 1, 0));
-    const Range& own = here[i].elements;
-    cuts.push_back(own.begin + std::clamp<int64_t>(cut - there[i].begin(), 0, own.size()));
+  for (const int64_t cut : leader_bucket.cuts) {
+    const auto after = std::ranges::upper_bound(of_leader, cut, {}, &PlacedParameter::begin);
+    const auto i = static_cast<size_t>(std::max<std::ptrdiff_t>(after - of_leader.begin() - 1, 0));
+    const Range& elements = own[i].elements;
+    cuts.push_back(elements.begin + std::clamp<int64_t>(cut - of_leader[i].begin(), 0, elements.size()));
   }
   cuts.front() = bucket.elements.begin, cuts.back() = bucket.elements.end;
   return cuts;
@@ -102,11 +103,11 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
   if (leader == rank) {
     set_cuts(plan, flat, own.buckets);
   } else {
-    const FlatLayout flat_of_leader = flat_layout(plan.parameters_of(leader));
-    OwnBuckets of_leader = own_buckets(plan, leader, flat_of_leader);
-    set_cuts(plan, flat_of_leader, of_leader.buckets);
+    const FlatLayout leader_flat = flat_layout(plan.parameters_of(leader));
+    OwnBuckets of_leader = own_buckets(plan, leader, leader_flat);
+    set_cuts(plan, leader_flat, of_leader.buckets);
     for (size_t i = 0; i < own.buckets.size(); ++i) {
-      own.buckets[i].cuts = cuts_as(of_leader.buckets[i], flat_of_leader, own.buckets[i], flat);
+      own.buckets[i].cuts = translate_cuts(of_leader.buckets[i], leader_flat, own.buckets[i], flat);
     }
   }
   std::vector<GradientBucket> all = plan.buckets;

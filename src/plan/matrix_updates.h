@@ -1,7 +1,10 @@
-// The updates of Muon's matrices on each rank: their messages and their temporary memory.
+// The updates of Muon's matrices on each rank: which matrices it updates together, their messages, and their temporary
+// memory.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "parallel/tensor/muon_plan.h"
@@ -9,24 +12,29 @@
 
 namespace orthant {
 
-/// The axes over which ranks shard the matrices that Muon updates; empty if there are none.
-Axes matrix_axes(const ParameterPlacement& plan);
-
 /// Matrices that a rank updates together: all that it owns after backward, or those of one bucket with
-/// optimizer.in_backward. The ranks of a group over matrix_axes() have the same matrices.
+/// optimizer.in_backward. The ranks of a group over matrix_axes have the same matrices.
 struct MatrixUpdate {
   int stage = 0;  // of the first matrix
   std::vector<MatrixRound> rounds;
 };
 std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, int rank);
 
-/// Calls of all_to_all, and bytes that the rank sends in them, in one step.
-struct MatrixTraffic {
-  int64_t calls = 0, bytes = 0;
+/// Costs of a rank's updates in one step.
+struct MatrixCosts {
+  int64_t calls = 0, bytes = 0;          // of all_to_all over matrix_axes, and the bytes that the rank sends in them
+  std::vector<int64_t> temporary_bytes;  // of the largest update, by stage
 };
-MatrixTraffic matrix_traffic(const ParameterPlacement& plan, int rank);
+/// The MatrixCosts of every rank. They are computed once per set of ranks with the same shards and matrices.
+class MatrixUpdates {
+ public:
+  MatrixUpdates(const ParameterPlacement& plan, const ParameterShards& held);
+  const MatrixCosts& of(int rank) const { return costs_.at(keys_[static_cast<size_t>(rank)]); }
 
-/// Temporary bytes of the largest update on the rank, by stage.
-std::vector<int64_t> update_bytes(const ParameterPlacement& plan, int rank);
+ private:
+  using Key = std::pair<int, int>;   // the lowest rank with the same shards; with ZeRO, the position of the chunks
+  std::vector<Key> keys_;            // by rank
+  std::map<Key, MatrixCosts> costs_;
+};
 
 }  // namespace orthant

@@ -1,8 +1,23 @@
 #include "plan/microbatch_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace orthant {
+namespace {
+
+// Returns the memory of a block that keeps its tensors in host memory. While a pass runs, the device also holds the
+// tensors of one more block: of the block before, which are copied to the host, or of the next, which come from there.
+BlockMemory offloaded(BlockMemory block) {
+  block.host = std::exchange(block.kept, 0);
+  for (int64_t* peak : {&block.forward, &block.weights, &block.backward.whole, &block.backward.for_input,
+                        &block.backward_held.whole, &block.backward_held.for_input}) {
+    *peak += 2 * block.host;
+  }
+  return block;
+}
+
+}  // namespace
 
 MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences) {
   const BlockTensors b = block_tensors(plan, rank, sequences);
@@ -16,6 +31,9 @@ MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t seque
   memory.keeping = memory.recomputing = block_memory(b, {});
   if (memory.recompute.is_on()) {
     memory.recomputing = block_memory(b, memory.recompute.ranges(block_operations(plan.architecture)));
+  }
+  if (plan.config.activation_checkpoint.offload) {
+    memory.keeping = offloaded(memory.keeping), memory.recomputing = offloaded(memory.recomputing);
   }
   memory.embedding_forward = b.product.embedding.forward, memory.embedding_backward = b.product.embedding.backward;
   memory.loss = b.product.loss;
@@ -34,6 +52,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     blocks += m.block(layer).kept, for_weights += m.block(layer).for_weights;
   }
   MicrobatchBytes bytes;
+  for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) bytes.host += m.block(layer).host;
   const bool is_empty = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
   bytes.kept = is_empty ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
   bytes.for_weights = for_weights;

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "parallel/pipeline/post_validation_plan.h"
+#include "parallel/tensor/muon_plan.h"
 #include "plan/held_buckets.h"
 #include "schedule/barriers.h"
 #include "schedule/passes.h"
@@ -64,6 +64,15 @@ std::vector<std::string> gradient_axes(const Sharding& plan) {
   if (plan.sequence.ulysses > 1) axes.push_back(kUlysses);
   if (plan.sequence.ring > 1) axes.push_back(kRing);
   return axes;
+}
+
+// Returns the axes that shard the matrices that Muon updates.
+std::vector<std::string> matrix_axes(const ParameterPlacement& plan) {
+  std::vector<size_t> matrices;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    if (requires_single_owner(plan.config.optimizer, plan.parameters[i])) matrices.push_back(i);
+  }
+  return axes_of_matrices(plan.mesh, matrices, plan.layouts);
 }
 
 // Returns the axes over which the gradient of a parameter would be a partial sum if the parameter were not sharded.
@@ -194,6 +203,7 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
   placement.parameters = parameter_table(placement.architecture);
   placement.gradient_axes = gradient_axes(placement);
   lay_out_parameters(placement);
+  placement.matrix_axes = matrix_axes(placement);
   make_buckets(placement);
   placement.schedule = complete_schedule(placement);
   return placement;

@@ -30,6 +30,7 @@ struct ParameterPlacement : Pipeline {
   std::vector<Layout> layouts;             // by parameter
   std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first is not sharded
   std::vector<std::string> gradient_axes;  // axes over which gradients are partial sums before their reduction
+  std::vector<std::string> matrix_axes;    // axes that shard the matrices that Muon updates; empty if there are none
   std::vector<GradientBucket> buckets;     // of a flat gradient buffer with the parameters of all stages
   std::vector<int> bucket_stages;          // by bucket; kEveryStage: reduced with the first stage of each rank
   Schedule schedule;                       // the passes, the reductions of the buckets, and the steps

@@ -15,8 +15,9 @@ Plan make_plan(const Config& config, const RunFacts& facts) {
   plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
   plan.timeline.unit = "mean forwards of a rank";
   const ParameterShards held(plan);
-  plan.memory = count_memory(plan, held);
-  plan.communication = count_communication(plan, held);
+  const MatrixUpdates updates(plan, held);
+  plan.memory = count_memory(plan, held, updates);
+  plan.communication = count_communication(plan, held, updates);
   return plan;
 }
 

@@ -19,18 +19,26 @@ struct MemoryBytes {
   int64_t optimizer = 0;
   int64_t activations = 0;  // kept from forward to backward by all live microbatches, their tokens included
   int64_t working = 0;      // peak of messages and temporaries on top of that; rotary tables; step statistics
+  int64_t host = 0;         // offloaded to host memory, and not in total()
+  int64_t host_copies = 0;  // copied to and from the host in a step
 
   int64_t total() const { return parameters + gradients + optimizer + activations + working; }
 };
 
-/// Kinds of messages: outputs of stages and the gradients of their inputs; a bucket's gradients, their sums over the
-/// replicas of sharded states, and its weights; all other messages.
-enum class MessageKind { stage_outputs, stage_gradients, gradients, replica_gradients, weights, other };
+/// Messages that planning tells apart.
+enum class CommunicationKind {
+  stage_outputs,
+  stage_gradients,    // gradients of the inputs of stages
+  gradients,          // reductions of a bucket
+  replica_gradients,  // sums of a bucket over the replicas of sharded states
+  weights,            // gathers of a bucket
+  other
+};
 
 /// Messages that the ranks send in a step.
 struct CommunicationEntry {
   std::string what;        // "gradients, bucket 1 of 3"
-  MessageKind kind = MessageKind::other;
+  CommunicationKind kind = CommunicationKind::other;
   std::string collective;  // "all_reduce"
   std::string axis;
   std::vector<int64_t> calls_per_rank;  // calls per step, by rank

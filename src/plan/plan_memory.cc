@@ -11,7 +11,6 @@
 
 #include "mesh/staging.h"
 #include "plan/gradient_staging.h"
-#include "plan/matrix_updates.h"
 #include "plan/microbatch_memory.h"
 
 namespace orthant {
@@ -37,15 +36,30 @@ int64_t replica_buffer(const ParameterPlacement& plan, const GradientBucket& buc
   return reduction_buffer_bytes(summed * master_bytes(plan.config), replicas);
 }
 
+// Returns the bytes of offloaded optimizer state that the device holds during an update: of two parameters, because one
+// parameter's state is copied while the other is updated.
+int64_t state_on_device(const ParameterPlacement& plan, int rank) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  if (!optimizer.offload) return 0;
+  int64_t largest = 0;
+  const std::vector<Range> owned = plan.owned_parts(rank);
+  for (size_t i = 0; i < owned.size(); ++i) {
+    const int64_t bytes = state_bytes(optimizer, plan.parameters[i], master_bytes(plan.config));
+    largest = std::max(largest, owned[i].size() * bytes);
+  }
+  return 2 * largest;
+}
+
 // Returns the bytes of the rank's units by stage. `reductions`: bytes of the buffers of each bucket's reduction.
 std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const ParameterShard& held,
-                                  const std::vector<int64_t>& reductions, int rank) {
+                                  const std::vector<int64_t>& reductions, const MatrixCosts& matrices, int rank) {
   const bool updates = plan.config.optimizer.in_backward;
   const int master = master_bytes(plan.config);
   std::vector<UnitBytes> units;
   const ShardedUnits sharded = plan.units();
   const std::vector<std::vector<int>> by_stage = plan.buckets_by_stage();
-  const std::vector<int64_t> of_updates = update_bytes(plan, rank);
+  const std::vector<int64_t>& of_updates = matrices.temporary_bytes;
+  const int64_t state = state_on_device(plan, rank);
   for (size_t stage = 0; stage < by_stage.size(); ++stage) {
     UnitBytes& unit = units.emplace_back();
     unit.forward = sharded.forward[stage], unit.backward = sharded.backward[stage];
@@ -57,7 +71,7 @@ std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const Paramete
       unit.buckets[number] = {
           .gradients = elements * master,
           .reduction = reductions[index],
-          .update = updates ? std::max(of_updates[stage], replica_buffer(plan, bucket, rank)) : 0,
+          .update = updates ? std::max(of_updates[stage] + state, replica_buffer(plan, bucket, rank)) : 0,
           .is_local = plan.mesh.group_size(bucket.axes) == 1};
     }
   }
@@ -79,7 +93,7 @@ std::vector<int64_t> reduction_buffers(const ParameterPlacement& plan, const Par
 // Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of(), or that of
 // reduction_buffers() if gradients exist by unit.
 RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, const std::vector<int64_t>& begun,
-                   const RowMemory& rows, int rank) {
+                   const MatrixCosts& matrices, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.data_shard(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.data_shard(rank), plan.stages.size());
   // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
@@ -103,7 +117,7 @@ RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, c
     return sequences == 0 ? MicrobatchBytes() : known[at].at({sequences, microbatch == completes[at]});
   };
   const std::vector<UnitBytes> units =
-      plan.has_gradients_by_unit() ? unit_bytes(plan, held, begun, rank) : std::vector<UnitBytes>();
+      plan.has_gradients_by_unit() ? unit_bytes(plan, held, begun, matrices, rank) : std::vector<UnitBytes>();
   RowBytes row = rows.peak(plan.pipeline_rank(rank), bytes_of, units);
   row.all += streams;
   if (plan.has_gradients_by_unit()) return row;
@@ -115,12 +129,15 @@ RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, c
 
 // Ranks with equal keys have rows with equal bytes, which are computed once.
 struct RowKey {
-  RowKey(const ParameterPlacement& plan, const ParameterShards& held, std::vector<int64_t> sums, int rank)
+  RowKey(const ParameterPlacement& plan, const ParameterShards& held, std::vector<int64_t> sums,
+         const MatrixCosts& matrices, int rank)
       : positions{held.replica_leader(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
                   plan.mesh.coord(rank, kRing)},
         begun(std::move(sums)) {
     for (const Range& microbatch : plan.data_shard(rank).microbatches) sequences.push_back(microbatch.size());
-    if (plan.config.optimizer.in_backward) updates = update_bytes(plan, rank);
+    if (!plan.config.optimizer.in_backward) return;
+    updates = matrices.temporary_bytes;
+    updates.push_back(state_on_device(plan, rank));
   }
   auto operator<=>(const RowKey&) const = default;
 
@@ -154,18 +171,19 @@ int64_t state_bytes_of(const ParameterPlacement& plan, const ParameterShard& hel
 
 // Returns the temporary bytes after the row: of the sums over replicas, and of an update. Sharded gradients may all be
 // summed at a time, others one bucket after the other.
-int64_t bytes_after_row(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+int64_t bytes_after_row(const ParameterPlacement& plan, const ParameterShard& held, const MatrixCosts& matrices,
+                        int rank) {
   if (plan.config.optimizer.in_backward) return 0;
   int64_t sums = 0;
   for (const GradientBucket& bucket : held.buckets) {
     const int64_t bytes = replica_buffer(plan, bucket, rank);
     sums = plan.has_gradients_by_unit() ? sums + bytes : std::max(sums, bytes);
   }
-  return std::max(sums, std::ranges::max(update_bytes(plan, rank)));
+  return std::max(sums, std::ranges::max(matrices.temporary_bytes) + state_on_device(plan, rank));
 }
 
 MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard& held, const RowBytes& row,
-                           int64_t statistics, int rank) {
+                           const MatrixCosts& matrices, int64_t statistics, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   const int64_t owned = plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : elements;
@@ -182,17 +200,22 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
+  const int64_t state_copies = undoes ? 2 * state : state;
+  const int64_t on_host = plan.config.optimizer.offload ? state_copies : 0;
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = values * element + masters,
           .gradients = kept_gradients * master,
-          .optimizer = undoes ? 2 * state + owned * master : state,
+          .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
-          .working = std::max(row.all, bytes_after_row(plan, held, rank)) - row.kept + tables + statistics};
+          .working = std::max(row.all, bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
+          .host = row.host + on_host,
+          .host_copies = 2 * (row.offloaded + (plan.config.optimizer.offload ? state : 0))};
 }
 
 }  // namespace
 
-std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held) {
+std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held,
+                                      const MatrixUpdates& updates) {
   std::vector<MemoryBytes> memory;
   const RowMemory rows(plan.schedule);
   const GradientStaging staging(plan);
@@ -202,9 +225,9 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const Para
     const ParameterShard& own = held.of(rank);
     const std::vector<int64_t> begun =
         plan.has_gradients_by_unit() ? reduction_buffers(plan, own, rank) : staging.of(own.buckets, rank);
-    const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
-    if (is_new) row->second = row_bytes(plan, own, begun, rows, rank);
-    memory.push_back(memory_of_rank(plan, own, row->second, statistics, rank));
+    const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, updates.of(rank), rank));
+    if (is_new) row->second = row_bytes(plan, own, begun, updates.of(rank), rows, rank);
+    memory.push_back(memory_of_rank(plan, own, row->second, updates.of(rank), statistics, rank));
   }
   return memory;
 }

@@ -3,11 +3,13 @@
 
 #include <vector>
 
+#include "plan/matrix_updates.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// Returns the bytes of each rank's tensors.
-std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held);
+std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held,
+                                      const MatrixUpdates& updates);
 
 }  // namespace orthant

@@ -12,7 +12,6 @@
 #include "config/from_config.h"
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
-#include "plan/matrix_updates.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -30,7 +29,7 @@ class MessageTable {
       add(rank, when.empty() ? m.what : m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
   }
   void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
-           int64_t bytes, MessageKind kind = MessageKind::other) {
+           int64_t bytes, CommunicationKind kind = CommunicationKind::other) {
     const auto [place, is_new] = positions_.try_emplace({what, collective, axis}, entries_.size());
     if (is_new) {
       const std::vector<int64_t> none(ranks_);
@@ -89,7 +88,7 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
 }
 
 CommunicationEntry collective_entry(const ParameterPlacement& plan, std::string what, CollectiveKind collective,
-                                    const std::vector<std::string>& axes, MessageKind kind = MessageKind::other) {
+                                    const std::vector<std::string>& axes, CommunicationKind kind = CommunicationKind::other) {
   return {.what = std::move(what),
           .kind = kind,
           .collective = std::string(name_of(collective)),
@@ -228,7 +227,7 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
         bytes += leaves ? count * plan.stream_bytes(at, sequences) : 0;
       }
       table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs", leaves ? "send" : "recv",
-                kPipeline, calls, bytes, forward ? MessageKind::stage_outputs : MessageKind::stage_gradients);
+                kPipeline, calls, bytes, forward ? CommunicationKind::stage_outputs : CommunicationKind::stage_gradients);
     }
   }
   for (auto& entry : table.take()) entries.push_back(std::move(entry));
@@ -263,7 +262,7 @@ void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, con
   const Axes axes = plan.replica_axes();
   if (axes.empty()) return;
   const std::string name = fmt::format("gradients over replicas, bucket {} of {}", bucket + 1, plan.buckets.size());
-  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes, MessageKind::replica_gradients);
+  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes, CommunicationKind::replica_gradients);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const GradientBucket& of_rank = held.of(rank).buckets[bucket];
     const Range chunk = of_rank.chunk(plan.mesh.group_index(rank, of_rank.axes));
@@ -275,14 +274,12 @@ void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, con
 }
 
 // Adds the exchanges of matrices in updates of Muon.
-void add_matrix_updates(Entries& entries, const ParameterPlacement& plan) {
-  const Axes axes = matrix_axes(plan);
-  if (plan.mesh.group_size(axes) == 1) return;
-  auto entry = collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, axes);
+void add_matrix_updates(Entries& entries, const ParameterPlacement& plan, const MatrixUpdates& updates) {
+  if (plan.matrix_axes.empty()) return;
+  auto entry = collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, plan.matrix_axes);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const auto [calls, bytes] = matrix_traffic(plan, rank);
-    entry.calls_per_rank.push_back(calls);
-    entry.bytes_per_rank.push_back(bytes);
+    entry.calls_per_rank.push_back(updates.of(rank).calls);
+    entry.bytes_per_rank.push_back(updates.of(rank).bytes);
   }
   entries.push_back(std::move(entry));
 }
@@ -292,10 +289,10 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
   const BucketCalls calls(plan);
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
-    const auto add = [&](MessageKind kind, CollectiveKind collective, const auto& bytes_sent, int element,
+    const auto add = [&](CommunicationKind kind, CollectiveKind collective, const auto& bytes_sent, int element,
                          const std::vector<std::vector<int64_t>>& times) {
       if (plan.mesh.group_size(axes) == 1) return;
-      const char* what = kind == MessageKind::gradients ? "gradients" : "weights";
+      const char* what = kind == CommunicationKind::gradients ? "gradients" : "weights";
       const std::string name = fmt::format("{}, bucket {} of {}", what, i + 1, plan.buckets.size());
       auto entry = collective_entry(plan, name, collective, axes, kind);
       for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -309,11 +306,11 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
     };
     const int master = master_bytes(plan.config), element = dtype_bytes(plan.config.training.dtype);
     if (plan.shards_optimizer()) {
-      add(MessageKind::gradients, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
-      add(MessageKind::weights, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
+      add(CommunicationKind::gradients, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
+      add(CommunicationKind::weights, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
       add_sum_over_replicas(entries, plan, held, i);
     } else {
-      add(MessageKind::gradients, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
+      add(CommunicationKind::gradients, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
     }
   }
   add_tied_gradients(entries, plan);
@@ -326,11 +323,12 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
 
 }  // namespace
 
-std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held) {
+std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held,
+                                                    const MatrixUpdates& updates) {
   Entries entries;
   add_activation_traffic(entries, plan);
   add_gradient_traffic(entries, plan, held);
-  add_matrix_updates(entries, plan);
+  add_matrix_updates(entries, plan, updates);
   return entries;
 }
 

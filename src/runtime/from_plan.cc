@@ -10,7 +10,6 @@
 #include "parallel/sequence/run.h"
 #include "parallel/tensor/muon.h"
 #include "parallel/tensor/run.h"
-#include "plan/matrix_updates.h"
 #include "schedule/send_completions.h"
 
 namespace orthant {
@@ -46,9 +45,8 @@ KeptStates kept_states(const Plan& plan, const std::vector<GradientBucket>& buck
 }
 
 std::shared_ptr<const Orthogonalizer> orthogonalizer_of(const Plan& plan, Comm& comm) {
-  const Axes axes = matrix_axes(plan);
-  if (comm.group_size(axes) == 1) return nullptr;
-  return std::make_shared<ShardedOrthogonalizer>(comm, axes, plan.parameters, plan.layouts);
+  if (plan.matrix_axes.empty()) return nullptr;
+  return std::make_shared<ShardedOrthogonalizer>(comm, plan.matrix_axes, plan.parameters, plan.layouts);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ struct SessionParts {
   std::vector<GradientBucket> buckets;  // with their ranges and chunks in this rank's gradient buffer
   KeptStates kept;                      // the part of weights, gradients and optimizer state that this rank keeps
   DataShard data_shard;
-  std::shared_ptr<const Orthogonalizer> orthogonalizer;  // of sharded matrices; null if the rank updates full ones
+  std::shared_ptr<const Orthogonalizer> orthogonalizer;  // for Muon; null if the rank has full matrices
   std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
 };
 /// The parts as the plan has them. Plan and Comm must outlive them.

@@ -139,9 +139,7 @@ void Session::update_in_backward(int bucket) {
       add_to_norm(parameter);
       if (!not_finite_ && !all_finite(weights_.owned_gradient(parameter))) not_finite_ = parameter;
       if (before_update) before_update(parameter);
-      const bool is_exchanged =
-          parts_.orthogonalizer && requires_single_owner(plan_.config.optimizer, weights_.parameters()[parameter]);
-      if (!not_finite_ || is_exchanged) updated.push_back(parameter);
+      if (!not_finite_ || optimizer_.is_exchanged(parameter)) updated.push_back(parameter);
     }
   }
   optimizer_.step(updated, step_, learning_rate_of(plan_.config, step_), clip_scale(0));

@@ -123,8 +123,8 @@ class Session {
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
   /// Finishes the gradients after the row, and writes their squares into the statistics.
   void finish_gradients(const at::Tensor& statistics);
-  /// Updates the parameters of a bucket whose gradients are final. From the first gradient on that is not finite, it
-  /// updates no parameter on this rank, except matrices that other ranks exchange with it.
+  /// Updates the parameters of a bucket whose gradients are final. After the first gradient that is not finite, this
+  /// rank updates only matrices that other ranks exchange with it.
   void update_in_backward(int bucket);
   /// The factor that clips this step's gradients. `norm`: their norm, which clipping by the previous norm ignores.
   double clip_scale(double norm) const;

@@ -35,7 +35,7 @@ class RowWalk {
         continue;
       }
       post(i);
-      if (!units_.empty() && bytes_of(action).kept > 0) allocate_gradients(action);
+      if (!units_.empty() && bytes_of(action).kept + bytes_of(action).host > 0) allocate_gradients(action);
       if (facts(action.kind).stream == Stream::send) send(action, i);
       if (facts(action.kind).stream == Stream::compute) compute(action);
       peak(0);
@@ -119,7 +119,8 @@ class RowWalk {
     switch (action.kind) {
       case F:
         messages_ -= bytes.input;
-        kept_ += bytes.kept;
+        kept_ += bytes.kept, host_ += bytes.host;
+        most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
         peak(bytes.forward);
         messages_ += bytes.output;
         break;
@@ -127,7 +128,7 @@ class RowWalk {
       case I:
         messages_ -= bytes.output;
         peak(action.kind == B ? bytes.backward : bytes.backward_for_input);
-        kept_ += (action.kind == B ? 0 : bytes.for_weights) - bytes.kept;
+        kept_ += (action.kind == B ? 0 : bytes.for_weights) - bytes.kept, host_ -= bytes.host;
         messages_ += bytes.input;
         sums_ += action.kind == B ? bytes.summands : 0;
         break;
@@ -161,7 +162,7 @@ class RowWalk {
   int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
-  int64_t kept_ = 0, messages_ = 0, sums_ = 0;
+  int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
 };

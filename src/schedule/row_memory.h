@@ -15,6 +15,7 @@ namespace orthant {
 /// Memory of one microbatch on one stage.
 struct MicrobatchBytes {
   int64_t kept = 0;         // activations held from F to B or I
+  int64_t host = 0;         // activations held in host memory from F to B or I
   int64_t for_weights = 0;  // the part of them, and gradients, held from I to W
   int64_t input = 0;        // input that F receives, and the gradient of it that B sends; 0 on the first stage
   int64_t output = 0;       // output that F sends, and the gradient of it that B receives; 0 on the last stage
@@ -48,6 +49,8 @@ struct UnitBytes {
 struct RowBytes {
   int64_t kept = 0;  // activations only
   int64_t all = 0;   // activations, messages, partial sums and transient buffers
+  int64_t host = 0;  // activations in host memory
+  int64_t offloaded = 0;  // the sum of all activations that were copied there
 };
 
 /// Computes the memory of the rows of one schedule. A RECV between two computations is posted before the first one. Its

@@ -83,8 +83,8 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda",
-       "run.device = \"cuda\" (command line) requires a build of Orthant with CUDA; set it to "
-       "\"cpu\""},
+       "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA devices, "
+       "but does not train on them; set it to \"cpu\""},
       {"run.transport=ucx",
        "run.transport = \"ucx\" (command line) requires UCX, but this build of Orthant has no UCX; set it to "
        "\"auto\" or \"gloo\""},
@@ -122,17 +122,29 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "parallelism.pipeline_parallel_degree to 2"},
   };
   for (const auto& [override, message] : table) EXPECT_EQ(check_error_of("", {override}), message);
-  const BuildFeatures all = {.cuda = true, .nccl = true, .no_ucx = ""};
+  const BuildFeatures all = {.only_plans = false, .nccl = true, .no_ucx = ""};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
-              "run.device = \"cuda\" (command line) must be \"cpu\" in this version of Orthant; set it to \"cpu\"" +
+              "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA "
+              "devices, but does not train on them; set it to \"cpu\"" +
                   std::string(transport == "nccl" ? " and run.transport to \"auto\"" : ""));
+    EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, {.only_plans = true}), "no error");
   }
   EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, {.no_ucx = "libucp.so.0 cannot be loaded"}),
             "run.transport = \"ucx\" (command line) requires UCX, but libucp.so.0 cannot be loaded; set it to \"auto\" "
             "or \"gloo\"");
   EXPECT_EQ(check_error_of("", {"run.transport=nccl"}, all),
             "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
+}
+
+// Host memory relieves devices only. A plan for CUDA devices needs no build with CUDA.
+TEST(ConfigCheck, OffloadingRequiresADevice) {
+  for (const std::string key : {"optimizer.offload", "activation_checkpoint.offload"}) {
+    EXPECT_EQ(check_error_of("", {key + "=true"}),
+              key + " = true (command line) must be false with run.device = \"cpu\" (default), because the tensors of a "
+                    "CPU rank are in host memory already; set it to false");
+    EXPECT_EQ(check_error_of("", {key + "=true", "run.device=cuda"}, {.only_plans = true}), "no error");
+  }
 }
 
 TEST(ConfigCheck, SettingsOfAnotherOptimizerAreRefused) {

@@ -72,6 +72,7 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"optimizer.weight_decay", "0.1"},
     {"optimizer.weight_decay_on", "\"matrices\""},
     {"optimizer.in_backward", "false"},
+    {"optimizer.offload", "false"},
     {"lr_scheduler.decay_type", "\"cosine\""},
     {"lr_scheduler.warmup_steps", "20"},
     {"lr_scheduler.decay_ratio", "1.0"},

@@ -47,7 +47,7 @@ std::vector<Case> cases() {
 int64_t bytes_of_reductions(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.what.starts_with("gradients, bucket")) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == CommunicationKind::gradients) bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
 }

@@ -43,7 +43,7 @@ double states_gib(const MemoryBytes& m) {
 int64_t state_traffic(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.kind == MessageKind::gradients || entry.kind == MessageKind::weights)
+    if (entry.kind == CommunicationKind::gradients || entry.kind == CommunicationKind::weights)
       bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
@@ -51,7 +51,7 @@ int64_t state_traffic(const Plan& plan, size_t rank) {
 int64_t replica_traffic(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.kind == MessageKind::replica_gradients) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == CommunicationKind::replica_gradients) bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
 }

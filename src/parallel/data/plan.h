@@ -63,7 +63,7 @@ struct GradientBucket {
 };
 
 /// The range of a parameter in the flat buffer, and the distance from its begin between possible borders of chunks:
-/// kNormBlockElements, or the parameter's size if one rank must have all of it.
+/// kNormBlockElements, or the parameter's size if ZeRO must not divide it.
 struct ParameterBlocks {
   Range elements;
   int64_t block_elements;

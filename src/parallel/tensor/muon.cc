@@ -2,40 +2,35 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
 #include <utility>
 
+#include "base/errors.h"
 #include "parallel/tensor/muon_plan.h"
 
 namespace orthant {
-namespace {
+ShardedOrthogonalizer::ShardedOrthogonalizer(Comm& comm, const Axes& axes, const std::vector<ParameterInfo>& parameters,
+                                             const std::vector<Layout>& layouts)
+    : comm_(comm), axes_(axes), parameters_(parameters), layouts_(layouts) {}
 
-int64_t sum(const std::vector<int64_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
-}
-
-}  // namespace
-
-ShardedOrthogonalizer::ShardedOrthogonalizer(Comm& comm, Axes axes, std::vector<ParameterInfo> parameters,
-                                             std::vector<Layout> layouts)
-    : comm_(comm), axes_(std::move(axes)), parameters_(std::move(parameters)), layouts_(std::move(layouts)) {}
-
-std::vector<std::vector<size_t>> ShardedOrthogonalizer::rounds(const std::vector<size_t>& matrices) const {
+std::vector<MatrixRound> ShardedOrthogonalizer::rounds(const std::vector<size_t>& matrices) const {
   return matrix_rounds(parameters_, matrices, comm_.group_size(axes_));
 }
 
-std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const std::vector<size_t>& round,
+std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const MatrixRound& round,
                                                               std::vector<at::Tensor> shards) const {
   const at::NoGradGuard no_grad;
-  const auto [to, from] = round_elements(comm_.mesh(), axes_, round, parameters_, layouts_, comm_.rank());
+  const RoundElements elements = round_elements(comm_.mesh(), axes_, round, parameters_, layouts_, comm_.rank());
   const at::TensorOptions options = shards.front().options();
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& shard : shards) flat.push_back(shard.flatten());
+  for (const at::Tensor& shard : shards) {
+    ORTHANT_CHECK(shard.numel() > 0, comm_.rank());  // otherwise this rank's optimizer would leave the matrix out
+    flat.push_back(shard.flatten());
+  }
   shards.clear();
   at::Tensor sent = at::cat(flat);
   flat.clear();
-  at::Tensor pieces = at::empty({sum(from)}, options);
-  comm_.all_to_all(pieces, sent, axes_, from, to).wait();
+  at::Tensor pieces = at::empty({elements.of_matrix()}, options);
+  comm_.all_to_all(pieces, sent, axes_, elements.of_own_matrix, elements.of_own_shards).wait();
   sent.reset();
 
   if (pieces.numel() > 0) {
@@ -57,12 +52,12 @@ std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const std::vector<
     for_each_piece(matrix, [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
     pieces.reset();
     const at::Tensor result = orthant::orthogonalized(std::exchange(matrix, at::Tensor()));
-    pieces = at::empty({sum(from)}, options);
+    pieces = at::empty({elements.of_matrix()}, options);
     for_each_piece(result, [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
 
-  const at::Tensor received = at::empty({sum(to)}, options);
-  comm_.all_to_all(received, pieces, axes_, to, from).wait();
+  const at::Tensor received = at::empty({elements.of_shards()}, options);
+  comm_.all_to_all(received, pieces, axes_, elements.of_own_shards, elements.of_own_matrix).wait();
   std::vector<at::Tensor> results;
   int64_t offset = 0;
   for (const size_t matrix : round) {

@@ -40,9 +40,12 @@ std::vector<std::string> axes_of_matrices(const Mesh& mesh, std::span<const size
   return axes;
 }
 
-int64_t RoundElements::sent(int position) const {
+int64_t RoundElements::of_shards() const { return sum(of_own_shards); }
+int64_t RoundElements::of_matrix() const { return sum(of_own_matrix); }
+
+int64_t RoundElements::sent() const {
   const auto own = static_cast<size_t>(position);
-  return sum(to) - to[own] + sum(from) - from[own];
+  return of_shards() - of_own_shards[own] + of_matrix() - of_own_matrix[own];
 }
 
 RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes, const MatrixRound& round,
@@ -55,20 +58,20 @@ RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes
     const size_t matrix = round[position];
     return volume(local_shape(mesh, layouts[matrix], parameters[matrix].shape, of_rank));
   };
-  RoundElements all;
+  RoundElements all{.position = static_cast<int>(own)};
   for (size_t position = 0; position < group.size(); ++position) {
-    all.to.push_back(elements(position, rank));
-    all.from.push_back(elements(own, group[position]));
+    all.of_own_shards.push_back(elements(position, rank));
+    all.of_own_matrix.push_back(elements(own, group[position]));
   }
   return all;
 }
 
 int64_t temporary_elements(const OptimizerConfig& optimizer, const MatrixRound& round, const RoundElements& elements,
-                           const std::vector<ParameterInfo>& parameters, int position) {
-  const int64_t shards = sum(elements.to), matrix = sum(elements.from);
+                           const std::vector<ParameterInfo>& parameters) {
+  const int64_t shards = elements.of_shards(), matrix = elements.of_matrix();
   const int64_t exchanged = std::max(2 * shards, shards + matrix);  // shards, and their copy that is sent; then both
   if (matrix == 0) return exchanged;
-  return std::max(exchanged, update_elements(optimizer, parameters[round[static_cast<size_t>(position)]]));
+  return std::max(exchanged, update_elements(optimizer, parameters[round[static_cast<size_t>(elements.position)]]));
 }
 
 }  // namespace orthant

@@ -60,7 +60,7 @@ TEST(ShardedOrthogonalizer, HasTheBitsOfOneDevice) {
           }
           const auto elements = round_elements(comm.mesh(), axes, round, all.parameters, all.layouts, comm.rank());
           planned.calls += 2;
-          planned.bytes += elements.sent(comm.position(axes)) * static_cast<int64_t>(c10::elementSize(type));
+          planned.bytes += elements.sent() * static_cast<int64_t>(c10::elementSize(type));
         }
         EXPECT_EQ(done, matrices.size()) << what;
         EXPECT_EQ(comm.total_traffic(), planned) << what;
@@ -93,16 +93,16 @@ TEST(MatrixRounds, ExampleOfTwoMatrices) {
   const auto elements_on = [&](int rank) {
     return round_elements(mesh, Axes{kColumn, kRow}, {2, 0}, parameters, layouts, rank);
   };
-  EXPECT_EQ(elements_on(0).to, (std::vector<int64_t>{6, 2, 0, 0}));
-  EXPECT_EQ(elements_on(0).from, (std::vector<int64_t>{6, 6, 6, 6}));
-  EXPECT_EQ(elements_on(0).sent(0), 2 + 18);
-  EXPECT_EQ(elements_on(1).sent(1), 6 + 6);
-  EXPECT_EQ(elements_on(3).from, (std::vector<int64_t>{0, 0, 0, 0}));
-  EXPECT_EQ(elements_on(3).sent(3), 8);
+  EXPECT_EQ(elements_on(0).of_own_shards, (std::vector<int64_t>{6, 2, 0, 0}));
+  EXPECT_EQ(elements_on(0).of_own_matrix, (std::vector<int64_t>{6, 6, 6, 6}));
+  EXPECT_EQ(elements_on(0).sent(), 2 + 18);
+  EXPECT_EQ(elements_on(1).sent(), 6 + 6);
+  EXPECT_EQ(elements_on(3).of_own_matrix, (std::vector<int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(elements_on(3).sent(), 8);
   const OptimizerConfig muon{.name = "muon"};
   // The matrix before and after an iteration, and two squares of the smaller side; elsewhere the shards and their copy.
-  EXPECT_EQ(temporary_elements(muon, {2, 0}, elements_on(0), parameters, 0), 2 * 24 + 2 * 4 * 4);
-  EXPECT_EQ(temporary_elements(muon, {2, 0}, elements_on(3), parameters, 3), 2 * 8);
+  EXPECT_EQ(temporary_elements(muon, {2, 0}, elements_on(0), parameters), 2 * 24 + 2 * 4 * 4);
+  EXPECT_EQ(temporary_elements(muon, {2, 0}, elements_on(3), parameters), 2 * 8);
 }
 
 }  // namespace
