@@ -62,7 +62,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   // recomputation_choices() compares the other settings.
   const auto add_recomputation = [&](const std::string& mode, const char* remark) {
     if (config.activation_checkpoint.mode == mode) return;
-    add([&](Config& c) { c.activation_checkpoint = {.mode = mode, .offload = c.activation_checkpoint.offload}; }, remark);
+    const bool offload = config.activation_checkpoint.offload;
+    add([&](Config& c) { c.activation_checkpoint = {.mode = mode, .offload = offload}; }, remark);
   };
   add_recomputation("none", "no block recomputes");
   add_recomputation("full", "every block runs forward again in backward");

@@ -91,10 +91,12 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
   };
   const bool plans = abilities.only_plans;
   refuse_unless(device == "cpu" || plans, "run.device",
-                "must be \"cpu\", because this version of Orthant plans runs on CUDA devices, but does not train on them");
+                "must be \"cpu\", because this version of Orthant plans runs on CUDA devices, but does not train on "
+                "them");
   refuse_unless(transport != "ucx" || plans || abilities.no_ucx.empty(), "run.transport",
                 "requires UCX, but " + abilities.no_ucx);
-  refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport", "requires a build of Orthant with NCCL");
+  refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport",
+                "requires a build of Orthant with NCCL");
   refuse_unless(transport != "nccl" || device == "cuda", "run.transport", "requires run.device = \"cuda\"",
                 {"run.device"});
 }

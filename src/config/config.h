@@ -167,7 +167,7 @@ Config parse_config(std::string_view text, const std::string& name, std::span<co
 /// "section.key=...". The key's type decides whether the next element is taken as its value.
 std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
-/// What a run may use beyond the plain CPU build. Only the caller can know it.
+/// Features beyond those of the plain CPU build. Only the caller can know them.
 struct BuildFeatures {
   /// The run is planned and not carried out. It may be for CUDA devices, on which this version does not train yet.
   bool only_plans = false;

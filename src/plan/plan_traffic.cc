@@ -88,7 +88,8 @@ void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan,
 }
 
 CommunicationEntry collective_entry(const ParameterPlacement& plan, std::string what, CollectiveKind collective,
-                                    const std::vector<std::string>& axes, CommunicationKind kind = CommunicationKind::other) {
+                                    const std::vector<std::string>& axes,
+                                    CommunicationKind kind = CommunicationKind::other) {
   return {.what = std::move(what),
           .kind = kind,
           .collective = std::string(name_of(collective)),
@@ -226,8 +227,9 @@ void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
         calls += count;
         bytes += leaves ? count * plan.stream_bytes(at, sequences) : 0;
       }
+      using enum CommunicationKind;
       table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs", leaves ? "send" : "recv",
-                kPipeline, calls, bytes, forward ? CommunicationKind::stage_outputs : CommunicationKind::stage_gradients);
+                kPipeline, calls, bytes, forward ? stage_outputs : stage_gradients);
     }
   }
   for (auto& entry : table.take()) entries.push_back(std::move(entry));

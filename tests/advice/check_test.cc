@@ -83,8 +83,8 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda",
-       "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA devices, "
-       "but does not train on them; set it to \"cpu\""},
+       "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA "
+       "devices, but does not train on them; set it to \"cpu\""},
       {"run.transport=ucx",
        "run.transport = \"ucx\" (command line) requires UCX, but this build of Orthant has no UCX; set it to "
        "\"auto\" or \"gloo\""},
@@ -125,8 +125,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const BuildFeatures all = {.only_plans = false, .nccl = true, .no_ucx = ""};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
-              "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA "
-              "devices, but does not train on them; set it to \"cpu\"" +
+              "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on "
+              "CUDA devices, but does not train on them; set it to \"cpu\"" +
                   std::string(transport == "nccl" ? " and run.transport to \"auto\"" : ""));
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, {.only_plans = true}), "no error");
   }
@@ -141,8 +141,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
 TEST(ConfigCheck, OffloadingRequiresADevice) {
   for (const std::string key : {"optimizer.offload", "activation_checkpoint.offload"}) {
     EXPECT_EQ(check_error_of("", {key + "=true"}),
-              key + " = true (command line) must be false with run.device = \"cpu\" (default), because the tensors of a "
-                    "CPU rank are in host memory already; set it to false");
+              key + " = true (command line) must be false with run.device = \"cpu\" (default), because the tensors "
+                    "of a CPU rank are in host memory already; set it to false");
     EXPECT_EQ(check_error_of("", {key + "=true", "run.device=cuda"}, {.only_plans = true}), "no error");
   }
 }

@@ -1,7 +1,7 @@
 // Updates of Muon on a tensor mesh. An update orthogonalizes full matrices, of which the ranks hold shards. The n ranks
-// of a group over rows and columns take the matrices in rounds. In a round, each rank receives the shards of one matrix,
-// orthogonalizes it, and returns the shards of the result. So a group computes a matrix once, by the products of one
-// device, and a rank sends on average about two shards for each matrix, in 2 (n - 1) messages for each round.
+// of a group over rows and columns take the matrices in rounds. In a round, each rank receives the shards of one
+// matrix, orthogonalizes it, and returns the shards of the result. So a group computes a matrix once, by the products
+// of one device, and a rank sends on average about two shards for each matrix, in 2 (n - 1) messages for each round.
 #pragma once
 
 #include <cstdint>
