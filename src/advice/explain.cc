@@ -254,8 +254,7 @@ std::string explain(const Plan& plan) {
                      split);
   out += explain_sharded_states(plan);
   if (plan.config.run.device == "cuda") {
-    out +=
-        "device   CUDA; the plan counts tensors: the context, NCCL's buffers and the allocator's rounding come on top\n";
+    out += "device   CUDA; the plan counts tensors, not the context, NCCL's buffers and the allocator's rounding\n";
   }
   out += "\ndata shards of a step\n" + explain_data_shards(plan);
   if (plan.schedule.rows.size() == 1) {

@@ -114,7 +114,7 @@ TEST(LongTensorMemory, KeepsNothingGathered) {
   }
 }
 
-// An update in backward saves what the plan says: about all gradients but those of one unit.
+// An update in backward saves the planned bytes: about all gradients but those of one unit.
 TEST(LongPlannedMemory, FallsByTheGradientsWithUpdatesInBackward) {
   const TinyRun run;
   const std::vector<std::string> after = {"--training.max_norm=0", "--training.local_batch_size=4",
