@@ -73,11 +73,10 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   if (config.training.dtype != "bfloat16") {
     add([](Config& c) { c.training.dtype = "bfloat16"; }, "float32 masters and gradients stay");
   }
-  const bool has_replicas = has_equal_parameters(plan);
   if (plan.shards_optimizer()) {
-    add([](Config& c) { set_zero(c.parallelism, 0, "step"); }, "every replica keeps all of the state");
-  } else if (has_replicas) {
-    add([](Config& c) { set_zero(c.parallelism, 1, "step"); }, "weights are gathered after the step");
+    add([](Config& c) { set_zero(c.parallelism, 0); }, "every replica keeps all of the state");
+  } else if (has_replicas(plan)) {
+    add([](Config& c) { set_zero(c.parallelism, 1); }, "weights are gathered after the step");
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {

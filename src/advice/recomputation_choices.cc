@@ -98,14 +98,14 @@ std::string explain_recomputation_choices(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {
       {"recomputed", "peak memory", "more FLOPs", "more bytes sent", ""}};
   for (const RecomputationChoice& choice : choices) {
-    const bool can_be = choice.refusal.empty();
+    const bool is_legal = choice.refusal.empty();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.emplace_back("as planned");
     if (&choice == best) remarks.emplace_back("recommended");
-    if (!can_be) remarks.push_back("refused: " + choice.refusal);
-    if (can_be && !fits_a_rank(plan.config, choice.memory_bytes)) remarks.emplace_back("does not fit");
-    rows.push_back({choice.name, can_be ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
-                    fmt::format("{:.1f} %", 100 * choice.extra_flops), can_be ? grouped(choice.extra_bytes) : "",
+    if (!is_legal) remarks.push_back("refused: " + choice.refusal);
+    if (is_legal && !fits_a_rank(plan.config, choice.memory_bytes)) remarks.emplace_back("does not fit");
+    rows.push_back({choice.name, is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    fmt::format("{:.1f} %", 100 * choice.extra_flops), is_legal ? grouped(choice.extra_bytes) : "",
                     join(remarks, ", ")});
   }
   std::string out = text_table(rows);

@@ -170,17 +170,17 @@ std::string explain_schedule_choices(const Plan& plan) {
   if (choices.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"schedule", "bubble", "step time", "memory", "bytes sent", ""}};
   for (const ScheduleChoice& choice : choices) {
-    const bool can_be = choice.refusal.empty();
+    const bool is_legal = choice.refusal.empty();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
-    if (!can_be) remarks.push_back("refused: " + choice.refusal);
-    if (can_be) remarks.push_back(describe_schedule(choice.name));
-    if (can_be && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
+    if (!is_legal) remarks.push_back("refused: " + choice.refusal);
+    if (is_legal) remarks.push_back(describe_schedule(choice.name));
+    if (is_legal && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");
-    rows.push_back({choice.name, can_be ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
-                    can_be ? times(choice.makespan) : "",
-                    can_be ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
-                    can_be ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
+    rows.push_back({choice.name, is_legal ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
+                    is_legal ? times(choice.makespan) : "",
+                    is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    is_legal ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
   }
   return text_table(rows);
 }

@@ -74,14 +74,14 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
 }
 
 const VocabularyChoice& recommended(const std::vector<VocabularyChoice>& choices) {
-  const auto can_be = [](const VocabularyChoice& choice) { return choice.refusal.empty(); };
+  const auto is_legal = [](const VocabularyChoice& choice) { return choice.refusal.empty(); };
   double shortest = 0;
   for (const VocabularyChoice& choice : choices) {
-    if (can_be(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
+    if (is_legal(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
   }
   const VocabularyChoice* best = nullptr;
   for (const VocabularyChoice& choice : choices) {
-    if (!can_be(choice) || choice.makespan > 1.01 * shortest) continue;
+    if (!is_legal(choice) || choice.makespan > 1.01 * shortest) continue;
     if (best == nullptr || choice.memory_bytes < best->memory_bytes) best = &choice;
   }
   ORTHANT_CHECK(best != nullptr, choices.size());

@@ -39,7 +39,7 @@ std::string description(const ZeroChoice& choice) {
 
 }  // namespace
 
-bool has_equal_parameters(const Plan& plan) {
+bool has_replicas(const Plan& plan) {
   return plan.mesh.has(kReplica) || std::ranges::any_of(plan.buckets, [&](const GradientBucket& bucket) {
            return plan.mesh.group_size(bucket.axes) > 1;
          });
@@ -47,19 +47,18 @@ bool has_equal_parameters(const Plan& plan) {
 
 void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard) {
   parallelism.zero_stage = stage;
-  parallelism.zero_reshard = reshard;
+  parallelism.zero_reshard = stage == 3 ? reshard : "step";
   if (stage == 0) parallelism.data_parallel_shard_degree = parallelism.data_parallel_replicate_degree = 0;
 }
 
 std::vector<ZeroChoice> zero_choices(const Plan& plan) {
-  const bool has_replicas = has_equal_parameters(plan);
-  if (!has_replicas) return {};
+  if (!has_replicas(plan)) return {};
   std::vector<ZeroChoice> choices = {{.stage = 0}, {.stage = 1}, {.stage = 2}};
   for (const char* reshard : {"step", "never", "microbatch"}) choices.push_back({.stage = 3, .reshard = reshard});
   for (ZeroChoice& choice : choices) {
     Config other = plan.config;
     auto& p = other.parallelism;
-    set_zero(p, choice.stage, choice.stage == 3 ? choice.reshard : "step");
+    set_zero(p, choice.stage, choice.reshard);
     choice.chosen =
         p.zero_stage == plan.config.parallelism.zero_stage && p.zero_reshard == plan.config.parallelism.zero_reshard;
     try {
@@ -78,12 +77,12 @@ std::string explain_zero_choices(const Plan& plan) {
       {"zero_stage", "zero_reshard", "states kept", "peak memory", "parameters sent", ""}};
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   for (const ZeroChoice& choice : choices) {
-    const bool can_be = choice.refusal.empty();
-    std::string remark = can_be ? description(choice) : "refused: " + choice.refusal;
+    const bool is_legal = choice.refusal.empty();
+    std::string remark = is_legal ? description(choice) : "refused: " + choice.refusal;
     if (choice.chosen) remark = "as planned: " + remark;
     rows.push_back({fmt::format("{}", choice.stage), choice.reshard.empty() ? "-" : choice.reshard,
-                    can_be ? bytes(choice.state_bytes) : "", can_be ? bytes(choice.memory_bytes) : "",
-                    can_be ? bytes(choice.sent_bytes) : "", remark});
+                    is_legal ? bytes(choice.state_bytes) : "", is_legal ? bytes(choice.memory_bytes) : "",
+                    is_legal ? bytes(choice.sent_bytes) : "", remark});
   }
   return text_table(rows);
 }

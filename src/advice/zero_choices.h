@@ -21,9 +21,9 @@ struct ZeroChoice {
 };
 
 /// True if a rank has a replica of another rank's parameters, which ZeRO can shard.
-bool has_equal_parameters(const Plan& plan);
+bool has_replicas(const Plan& plan);
 /// Sets the stage. With stage 0 the settings of sharded states, which then have no effect, get their defaults.
-void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard);
+void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard = "step");
 
 /// Returns all stages, stage 3 with each reshard. Empty if no rank has a replica of another rank's parameters.
 std::vector<ZeroChoice> zero_choices(const Plan& plan);

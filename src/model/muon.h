@@ -1,7 +1,7 @@
 // The update of Muon: momentum, then orthogonalization. Jordan et al. 2024, "Muon: an optimizer for hidden layers in
 // neural networks"; the scale of the update from Liu et al. 2025, "Muon is scalable for LLM training", arXiv
 // 2502.16982, section 2.2. It updates as torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but iterates in the
-// weights' dtype instead of bfloat16.
+// dtype of the master weights instead of bfloat16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ class Orthogonalizer {
 };
 
 /// Adds a gradient times `scale` to the momentum buffer, and returns the matrix to be orthogonalized. With momentum p
-/// and scaled gradient g: the buffer becomes b = p b + (1 - p) g, and the result is p b + (1 - p) g (Nesterov).
+/// and scaled gradient g: the buffer b becomes b' = p b + (1 - p) g, and the result is p b' + (1 - p) g (Nesterov).
 /// Elementwise, so the tensors may be shards.
 at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum, double scale);
 /// Updates the weights: w *= 1 - lr decay, and w -= lr 0.2 sqrt(larger_side) update. The update then has the size of

@@ -13,7 +13,7 @@ namespace orthant {
 struct RecomputedPart {
   struct Values {
     at::Tensor x;       // input of the last linear layer
-    at::Tensor stream;  // the residual stream after the part; undefined if the part does not read it
+    at::Tensor stream;  // the residual stream with all products but the last; undefined unless the part has a norm
   };
   /// Runs the part up to the last linear layer.
   std::function<Values(const at::Tensor& input)> before_product;

@@ -246,8 +246,8 @@ BlockMemory block_memory(const BlockTensors& b, const Ranges& recomputed) {
   }
   memory.weights = weights.most();
   for (const bool holds : {false, true}) {
-    const BackwardTrace whole(b, recomputed, false, holds), split(b, recomputed, true, holds);
-    (holds ? memory.backward_held : memory.backward) = {.whole = whole.most(), .for_input = split.most()};
+    const BackwardTrace both(b, recomputed, false, holds), split(b, recomputed, true, holds);
+    (holds ? memory.backward_held : memory.backward) = {.both = both.most(), .for_input = split.most()};
     // Bytes left after I, without the gradient for the previous block.
     memory.for_weights = memory.kept + split.now() - b.sizes.stream;
   }

@@ -20,10 +20,10 @@ struct BlockMemory {
   /// Peaks of temporaries in forward and in W. Forward: in addition to everything kept at its end. W: in addition to
   /// everything kept at its beginning, for_weights included.
   int64_t forward = 0, weights = 0;
-  /// Peaks of temporaries in B (`whole`) and I (`for_input`). In `backward`, the block that reads the stage's incoming
-  /// gradient frees it. In `backward_held` that gradient, a message, stays until the stage is done.
+  /// Peaks of temporaries in B (`both`) and I (`for_input`). `backward_held` is for the last block of a stage that has
+  /// received its gradient as a message, which stays until the stage is done. `backward` is for all other blocks.
   struct Backward {
-    int64_t whole = 0, for_input = 0;
+    int64_t both = 0, for_input = 0;
   };
   Backward backward, backward_held;
 };

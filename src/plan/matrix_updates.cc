@@ -63,7 +63,7 @@ std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, int ran
   return updates;
 }
 
-MatrixUpdates::MatrixUpdates(const ParameterPlacement& plan, const ParameterShards& held) {
+MatrixCostsByRank::MatrixCostsByRank(const ParameterPlacement& plan, const ParameterShards& held) {
   const Axes axes = plan.shards_optimizer() ? chunk_axes_of_matrices(plan) : Axes();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     keys_.emplace_back(held.replica_leader(rank), plan.mesh.group_index(rank, axes));

@@ -12,8 +12,8 @@
 
 namespace orthant {
 
-/// Matrices that a rank updates together: all that it owns after backward, or those of one bucket with
-/// optimizer.in_backward. The ranks of a group over matrix_axes have the same matrices.
+/// Matrices that a rank updates together: all matrices that it owns, which are updated after backward, or those of one
+/// bucket with optimizer.in_backward. The ranks of a group over matrix_axes have the same matrices.
 struct MatrixUpdate {
   int stage = 0;  // of the first matrix
   std::vector<MatrixRound> rounds;
@@ -26,9 +26,9 @@ struct MatrixCosts {
   std::vector<int64_t> temporary_bytes;  // of the largest update, by stage
 };
 /// The MatrixCosts of every rank. They are computed once per set of ranks with the same shards and matrices.
-class MatrixUpdates {
+class MatrixCostsByRank {
  public:
-  MatrixUpdates(const ParameterPlacement& plan, const ParameterShards& held);
+  MatrixCostsByRank(const ParameterPlacement& plan, const ParameterShards& held);
   const MatrixCosts& of(int rank) const { return costs_.at(keys_[static_cast<size_t>(rank)]); }
 
  private:

@@ -10,8 +10,8 @@ namespace {
 // tensors of one more block: of the block before, which are copied to the host, or of the next, which come from there.
 BlockMemory offloaded(BlockMemory block) {
   block.host = std::exchange(block.kept, 0);
-  for (int64_t* peak : {&block.forward, &block.weights, &block.backward.whole, &block.backward.for_input,
-                        &block.backward_held.whole, &block.backward_held.for_input}) {
+  for (int64_t* peak : {&block.forward, &block.weights, &block.backward.both, &block.backward.for_input,
+                        &block.backward_held.both, &block.backward_held.for_input}) {
     *peak += 2 * block.host;
   }
   return block;
@@ -72,9 +72,9 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin;) {
     const BlockMemory& block = m.block(layer);
     const bool is_last = layer + 1 == stage.layers.end;
-    const auto& [whole, for_input] = is_last && holds ? block.backward_held : block.backward;
+    const auto& [both, for_input] = is_last && holds ? block.backward_held : block.backward;
     forward = std::max(forward, block.forward + head - freed);
-    bytes.backward = std::max(bytes.backward, whole + (is_last || !holds ? 0 : m.boundary) - freed + bytes.summands);
+    bytes.backward = std::max(bytes.backward, both + (is_last || !holds ? 0 : m.boundary) - freed + bytes.summands);
     bytes.backward_for_input =
         std::max(bytes.backward_for_input, for_input + (is_last ? 0 : first_held) - freed + used);
     bytes.weights = std::max(bytes.weights, block.weights - used + bytes.summands);

@@ -15,7 +15,7 @@ Plan make_plan(const Config& config, const RunFacts& facts) {
   plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
   plan.timeline.unit = "mean forwards of a rank";
   const ParameterShards held(plan);
-  const MatrixUpdates updates(plan, held);
+  const MatrixCostsByRank updates(plan, held);
   plan.memory = count_memory(plan, held, updates);
   plan.communication = count_communication(plan, held, updates);
   return plan;

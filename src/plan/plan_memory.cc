@@ -215,7 +215,7 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
 }  // namespace
 
 std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held,
-                                      const MatrixUpdates& updates) {
+                                      const MatrixCostsByRank& updates) {
   std::vector<MemoryBytes> memory;
   const RowMemory rows(plan.schedule);
   const GradientStaging staging(plan);

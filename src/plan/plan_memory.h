@@ -10,6 +10,6 @@ namespace orthant {
 
 /// Returns the bytes of each rank's tensors.
 std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held,
-                                      const MatrixUpdates& updates);
+                                      const MatrixCostsByRank& updates);
 
 }  // namespace orthant

@@ -276,7 +276,7 @@ void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, con
 }
 
 // Adds the exchanges of matrices in updates of Muon.
-void add_matrix_updates(Entries& entries, const ParameterPlacement& plan, const MatrixUpdates& updates) {
+void add_matrix_updates(Entries& entries, const ParameterPlacement& plan, const MatrixCostsByRank& updates) {
   if (plan.matrix_axes.empty()) return;
   auto entry = collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, plan.matrix_axes);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -326,7 +326,7 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
 }  // namespace
 
 std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held,
-                                                    const MatrixUpdates& updates) {
+                                                    const MatrixCostsByRank& updates) {
   Entries entries;
   add_activation_traffic(entries, plan);
   add_gradient_traffic(entries, plan, held);

@@ -11,6 +11,6 @@ namespace orthant {
 /// Returns the messages of all ranks: of blocks, embedding and loss, between stages, for the reduction of gradients,
 /// their norm and the step signals, and for updates of sharded matrices.
 std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held,
-                                                    const MatrixUpdates& updates);
+                                                    const MatrixCostsByRank& updates);
 
 }  // namespace orthant

@@ -247,7 +247,7 @@ void Session::update(int64_t step, const StepResult& result) {
 }
 
 void Session::gather_weights() {
-  if (plan_.shards_weights()) return sharded_->gather_whole();
+  if (plan_.shards_weights()) return sharded_->gather_resident_weights();
   if (parts_.kept.owned) gather_chunks(comm_, parts_.buckets, weights_.values());
 }
 

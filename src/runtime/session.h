@@ -49,8 +49,9 @@ class Session {
   /// Computes the gradients of global batch number `step` (from 1), summed over all ranks, and the step's result. With
   /// optimizer.in_backward it also updates the owned elements of each parameter, and no gradient is left.
   StepResult gradients(int64_t step, const Signals& signals);
-  /// Clips the gradients by the result's norm, updates the weights unless gradients() did, and completes the working
-  /// values on every rank. All ranks must call it together.
+  /// Ends a step. Unless gradients() has updated the weights, clips the gradients by the norm of the result, or of the
+  /// previous step with training.clip_by = "previous_norm", and updates. Then gathers the updated weights; with
+  /// zero_stage 3 only those that belong to no unit. All ranks must call it together.
   void update(int64_t step, const StepResult& result);
   /// The gradient norm of the last step that update() completed; a checkpoint's norm takes its place. Empty before.
   std::optional<double> last_norm() const { return last_norm_; }
@@ -133,7 +134,7 @@ class Session {
   /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum, of
   /// the owned elements.
   void add_tied_gradients();
-  /// Completes the working values on every rank, if each has updated only its own chunks.
+  /// Gathers the updated chunks: all weights with zero_stage 1 and 2, only those outside units with 3.
   void gather_weights();
   /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
   at::Tensor gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const;

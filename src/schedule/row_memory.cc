@@ -47,9 +47,9 @@ class RowWalk {
  private:
   MicrobatchBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
 
-  void peak(int64_t beside) {
+  void peak(int64_t transient) {
     most_.kept = std::max(most_.kept, kept_);
-    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + beside);
+    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + transient);
   }
 
   using BucketKey = std::pair<int, int>;  // stage, number of the bucket

@@ -75,7 +75,7 @@ void ShardedStates::reshard_all() {
   }
 }
 
-void ShardedStates::gather_whole() {
+void ShardedStates::gather_resident_weights() {
   const at::NoGradGuard no_grad;
   for (int bucket = 0; bucket < std::ssize(buckets_); ++bucket) {
     if (!in_unit_[static_cast<size_t>(bucket)] && !is_empty(bucket)) start_gather(bucket).wait();

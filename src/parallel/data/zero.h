@@ -19,9 +19,9 @@ namespace orthant {
 /// so that a rank holds the gradients of two units in full: one in reduction, one that backward writes.
 class ShardedStates {
  public:
-  /// in_unit[b]: whether the bucket exists in full only while passes need it; all others stay allocated. uses[w] is the
-  /// number of times that one microbatch adds to the gradient of weight w. The own chunk of a reduce-scatter is then
-  /// summed over the axes `replicas`, if there are any. Comm and weights must outlive it.
+  /// in_unit[b]: true if bucket b belongs to a unit, so that its memory is freed between passes; all others stay
+  /// allocated. uses[w] is the number of times that one microbatch adds to the gradient of weight w. The own chunk of a
+  /// reduce-scatter is then summed over the axes `replicas`, if there are any. Comm and weights must outlive it.
   ShardedStates(Comm& comm, Weights& weights, std::vector<GradientBucket> buckets, std::vector<bool> in_unit,
                 std::vector<int> uses, Reduction reduction, Axes replicas);
 
@@ -38,7 +38,7 @@ class ShardedStates {
   /// Drops all gathered weights: the owned values have changed.
   void reshard_all();
   /// After an update: gathers the weights that stay allocated.
-  void gather_whole();
+  void gather_resident_weights();
 
   /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);

@@ -16,27 +16,27 @@
 namespace orthant {
 
 /// When gathered weights are freed. microbatch: after each forward and each backward. never: not after a forward, but
-/// after a backward if no other microbatch of the stage waits for its own. step: after the last pass of the row.
+/// after a backward, once no other microbatch of the stage has a backward to run. step: after the last pass of the row.
 enum class Reshard { never, step, microbatch };
 /// The rule's name in the run file: "never", "step" or "microbatch".
 Reshard reshard_named(const std::string& name);
 
 /// The sharded units of a schedule whose stages are units.
 struct ShardedUnits {
-  /// By stage: the stages whose sharded weights its F reads, and its B and I. Each list has the stage itself, if it has
-  /// sharded weights. The F of a tied output layer also reads the stage of the embedding. Its B does not, because F
-  /// computes the gradients of the loss.
+  /// By stage: the units that its F uses, and those that its B, I and W use: their weights are read, and the gradients
+  /// of the second list are written. F of a stage with the loss also writes gradients, those of the first list. Each
+  /// list has the stage itself, if it is a unit. F of a tied output layer also uses the unit of the embedding.
   std::vector<std::vector<int>> forward, backward;
 
   const std::vector<int>& read_by(const Action& pass) const;
-  /// By stage: numbers of the buckets that the stage reduces after its own backward. All others follow at the end of
-  /// the row.
+  /// By stage: positions in buckets_by_stage()[stage], as in REDUCE, of the buckets that the stage reduces after its
+  /// own backward. All others follow at the end of the row.
   std::vector<std::vector<int>> buckets;
 };
 
 /// Returns a row with UNSHARD and RESHARD for the units that its passes read. The next pass's unit is gathered one pass
-/// ahead, so that its all-gather overlaps with computation. With Reshard::microbatch at most two passes' units are
-/// gathered at a time.
+/// ahead, unless it was freed by the pass just before, so that its all-gather overlaps with computation. With
+/// Reshard::microbatch at most two passes' units are gathered at a time.
 std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUnits& units, Reshard reshard);
 
 /// Moves the REDUCE Actions of the units' buckets from the end of the row to the last backward of each stage, or, with

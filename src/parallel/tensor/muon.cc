@@ -30,7 +30,7 @@ std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const MatrixRound&
   at::Tensor sent = at::cat(flat);
   flat.clear();
   at::Tensor pieces = at::empty({elements.of_matrix()}, options);
-  comm_.all_to_all(pieces, sent, axes_, elements.of_own_matrix, elements.of_own_shards).wait();
+  comm_.all_to_all(pieces, sent, axes_, elements.received_from, elements.sent_to).wait();
   sent.reset();
 
   if (pieces.numel() > 0) {
@@ -57,7 +57,7 @@ std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const MatrixRound&
   }
 
   const at::Tensor received = at::empty({elements.of_shards()}, options);
-  comm_.all_to_all(received, pieces, axes_, elements.of_own_shards, elements.of_own_matrix).wait();
+  comm_.all_to_all(received, pieces, axes_, elements.sent_to, elements.received_from).wait();
   std::vector<at::Tensor> results;
   int64_t offset = 0;
   for (const size_t matrix : round) {

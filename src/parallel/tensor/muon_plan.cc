@@ -40,12 +40,12 @@ std::vector<std::string> axes_of_matrices(const Mesh& mesh, std::span<const size
   return axes;
 }
 
-int64_t RoundElements::of_shards() const { return sum(of_own_shards); }
-int64_t RoundElements::of_matrix() const { return sum(of_own_matrix); }
+int64_t RoundElements::of_shards() const { return sum(sent_to); }
+int64_t RoundElements::of_matrix() const { return sum(received_from); }
 
 int64_t RoundElements::sent() const {
   const auto own = static_cast<size_t>(position);
-  return of_shards() - of_own_shards[own] + of_matrix() - of_own_matrix[own];
+  return of_shards() - sent_to[own] + of_matrix() - received_from[own];
 }
 
 RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes, const MatrixRound& round,
@@ -60,8 +60,8 @@ RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes
   };
   RoundElements all{.position = static_cast<int>(own)};
   for (size_t position = 0; position < group.size(); ++position) {
-    all.of_own_shards.push_back(elements(position, rank));
-    all.of_own_matrix.push_back(elements(own, group[position]));
+    all.sent_to.push_back(elements(position, rank));
+    all.received_from.push_back(elements(own, group[position]));
   }
   return all;
 }

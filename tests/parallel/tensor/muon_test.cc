@@ -93,11 +93,11 @@ TEST(MatrixRounds, ExampleOfTwoMatrices) {
   const auto elements_on = [&](int rank) {
     return round_elements(mesh, Axes{kColumn, kRow}, {2, 0}, parameters, layouts, rank);
   };
-  EXPECT_EQ(elements_on(0).of_own_shards, (std::vector<int64_t>{6, 2, 0, 0}));
-  EXPECT_EQ(elements_on(0).of_own_matrix, (std::vector<int64_t>{6, 6, 6, 6}));
+  EXPECT_EQ(elements_on(0).sent_to, (std::vector<int64_t>{6, 2, 0, 0}));
+  EXPECT_EQ(elements_on(0).received_from, (std::vector<int64_t>{6, 6, 6, 6}));
   EXPECT_EQ(elements_on(0).sent(), 2 + 18);
   EXPECT_EQ(elements_on(1).sent(), 6 + 6);
-  EXPECT_EQ(elements_on(3).of_own_matrix, (std::vector<int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(elements_on(3).received_from, (std::vector<int64_t>{0, 0, 0, 0}));
   EXPECT_EQ(elements_on(3).sent(), 8);
   const OptimizerConfig muon{.name = "muon"};
   // The matrix before and after an iteration, and two squares of the smaller side; elsewhere the shards and their copy.
