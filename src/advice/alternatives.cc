@@ -78,6 +78,14 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   } else if (has_replicas(plan)) {
     add([](Config& c) { set_zero(c.parallelism, 1); }, "weights are gathered after the step");
   }
+  if (config.run.device == "cuda") {
+    if (!config.activation_checkpoint.offload) {
+      add([](Config& c) { c.activation_checkpoint.offload = true; }, "copies activations to the host and back");
+    }
+    if (!config.optimizer.offload) {
+      add([](Config& c) { c.optimizer.offload = true; }, "copies optimizer state to the host and back");
+    }
+  }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
     const int pipeline = plan.mesh.axis_size(kPipeline);

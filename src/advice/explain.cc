@@ -292,6 +292,7 @@ std::string explain(const Plan& plan) {
     out += fmt::format(
         "\nlayouts of one layer on {}: bytes that a rank sends per step, holds, and keeps of a microbatch\n{}",
         counted(plan.mesh.size(), "rank"), choices);
+    if (offloads(plan.config)) out += "  These numbers are without offloading.\n";
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
     out +=

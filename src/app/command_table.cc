@@ -57,11 +57,10 @@ void define_train(CLI::App& app, Command& command) {
 
 void define_plan(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<PlanArguments>();
-  auto* run_file = define_run_file(app, arguments)->required(false);
+  define_run_file(app, arguments)->required(false);
   app.add_option("--hf", arguments.hf, "instead of RUN_FILE: a config.json of Hugging Face, or its directory")
       ->type_name("PATH")
-      ->check(named("model/config.json"))
-      ->excludes(run_file);
+      ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
   // Rates outside this range would give times that are not finite.

@@ -29,6 +29,11 @@ Links links_of(const PlanArguments& arguments) {
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
+  if (!arguments.run_file.empty() && !arguments.hf.empty()) {
+    throw UsageError(fmt::format("unexpected argument {}: --hf takes the place of a RUN_FILE, and settings have the form "
+                                 "section.key=VALUE\nhelp:  orthant plan --help",
+                                 arguments.run_file));
+  }
   if (arguments.run_file.empty() && arguments.hf.empty()) {
     throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");
   }
@@ -38,7 +43,8 @@ int plan(const PlanArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  RunFacts facts = facts_without_data(config, static_cast<int>(config.run.ranks));
+  RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
+                                        : facts_of_model(config);
   facts.links = links_of(arguments);
   const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);

@@ -88,13 +88,16 @@ Config load_run(const RunFileArguments& arguments, int launched, bool only_plans
 Config load_planned_model(const PlanArguments& arguments) {
   const std::string defaults =
       "[run]\ndevice = \"cuda\"\n[training]\ndtype = \"bfloat16\"\nlocal_batch_size = 1\n[validation]\nfreq = 0\n";
-  Config config = parse_config(defaults, "default with --hf", arguments.overrides);
+  Config config = parse_config(defaults, "hf", arguments.overrides);
+  if (!config.model.from.empty()) {
+    throw ConfigError(config.locate("model.from") + " must be empty with --hf, which names the model; leave it out");
+  }
   load_model_sizes(config, arguments.hf);
   if (!is_given(config, "run.ranks")) throw ConfigError("--hf requires the number of devices; add run.ranks=8");
   const auto set = [&](int64_t& value, const std::string& key, int64_t otherwise) {
     if (is_given(config, key)) return;
     value = otherwise;
-    config.origins[key] = "default with --hf";
+    config.origins[key] = "default of --hf";
   };
   set(config.training.seq_len, "training.seq_len", std::min<int64_t>(4096, config.model.max_position_embeddings));
   set(config.training.global_batch_size, "training.global_batch_size", config.run.ranks);
@@ -129,7 +132,15 @@ TrainingData open_run_data(const Config& config, const TextProgress& progress) {
 
 RunFacts facts_without_data(const Config& config, int ranks) {
   if (config.model.vocab_size == 0) return facts_before_data(config, ranks);
-  return {.ranks = ranks, .vocab_size = config.model.vocab_size};
+  const std::string& spec = config.data.tokenizer;
+  if (spec.starts_with("train:")) return {.ranks = ranks, .vocab_size = pieces_to_train(spec)};
+  if (spec != "byte" && !fs::exists(spec)) return facts_of_model(config);
+  return {.ranks = ranks, .vocab_size = load_tokenizer(spec, "", {})->vocab_size()};
+}
+
+RunFacts facts_of_model(const Config& config) {
+  const bool has_mask_token = config.model.objective == "masked";
+  return {.ranks = static_cast<int>(config.run.ranks), .vocab_size = config.model.vocab_size - (has_mask_token ? 1 : 0)};
 }
 
 RunFacts facts_before_data(const Config& config, int ranks) {

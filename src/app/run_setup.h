@@ -34,8 +34,10 @@ std::function<void(int64_t done, int64_t total)> make_progress_callback(const st
 /// if data.path names no file.
 RunFacts facts_before_data(const Config& config, int ranks);
 
-/// The same if model.vocab_size is 0. Otherwise the vocabulary has that size, and neither data nor tokenizer is read.
+/// The same if model.vocab_size is 0. Otherwise the data need not exist, and the tokenizer's file may be missing.
 RunFacts facts_without_data(const Config& config, int ranks);
+/// The facts of a run whose tokenizer has model.vocab_size entries, the mask token included.
+RunFacts facts_of_model(const Config& config);
 
 /// Throws ConfigError, with the keys to change, if the plan needs more memory than the machine has.
 void require_memory(const MemoryNeed& need, const Config& config);

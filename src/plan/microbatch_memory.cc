@@ -6,13 +6,12 @@
 namespace orthant {
 namespace {
 
-// Returns the memory of a block that keeps its tensors in host memory. While a pass runs, the device also holds the
-// tensors of one more block: of the block before, which are copied to the host, or of the next, which come from there.
+// Returns the memory of a block that keeps its tensors in host memory. Its own passes have them on the device.
 BlockMemory offloaded(BlockMemory block) {
   block.host = std::exchange(block.kept, 0);
-  for (int64_t* peak : {&block.forward, &block.weights, &block.backward.both, &block.backward.for_input,
-                        &block.backward_held.both, &block.backward_held.for_input}) {
-    *peak += 2 * block.host;
+  for (int64_t* peak : {&block.forward, &block.backward.both, &block.backward.for_input, &block.backward_held.both,
+                        &block.backward_held.for_input}) {
+    *peak += block.host;
   }
   return block;
 }
@@ -52,7 +51,9 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     blocks += m.block(layer).kept, for_weights += m.block(layer).for_weights;
   }
   MicrobatchBytes bytes;
-  for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) bytes.host += m.block(layer).host;
+  for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+    bytes.host += m.block(layer).host, bytes.host_block = std::max(bytes.host_block, m.block(layer).host);
+  }
   const bool is_empty = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
   bytes.kept = is_empty ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
   bytes.for_weights = for_weights;

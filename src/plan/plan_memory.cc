@@ -36,18 +36,19 @@ int64_t replica_buffer(const ParameterPlacement& plan, const GradientBucket& buc
   return reduction_buffer_bytes(summed * master_bytes(plan.config), replicas);
 }
 
-// Returns the bytes of offloaded optimizer state that the device holds during an update: of two parameters, because one
-// parameter's state is copied while the other is updated.
+// Returns the bytes of offloaded optimizer state that the device holds during an update: of the two largest parameters,
+// because one parameter's state is copied while the other is updated.
 int64_t state_on_device(const ParameterPlacement& plan, int rank) {
   const OptimizerConfig& optimizer = plan.config.optimizer;
   if (!optimizer.offload) return 0;
-  int64_t largest = 0;
+  int64_t largest = 0, second = 0;
   const std::vector<Range> owned = plan.owned_parts(rank);
   for (size_t i = 0; i < owned.size(); ++i) {
-    const int64_t bytes = state_bytes(optimizer, plan.parameters[i], master_bytes(plan.config));
-    largest = std::max(largest, owned[i].size() * bytes);
+    int64_t bytes = owned[i].size() * state_bytes(optimizer, plan.parameters[i], master_bytes(plan.config));
+    if (bytes > largest) std::swap(bytes, largest);
+    second = std::max(second, bytes);
   }
-  return 2 * largest;
+  return largest + second;
 }
 
 // Returns the bytes of the rank's units by stage. `reductions`: bytes of the buffers of each bucket's reduction.

@@ -52,6 +52,12 @@ class RowWalk {
     most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + transient);
   }
 
+  /// Of offloaded activations, the device holds those of the block that computes, which the pass counts, and of one
+  /// other block if there is one: they are copied to the host, or come from there.
+  int64_t other_block(const MicrobatchBytes& bytes) const {
+    return std::min(bytes.host_block, host_ - bytes.host_block);
+  }
+
   using BucketKey = std::pair<int, int>;  // stage, number of the bucket
   const UnitBytes& unit(int stage) const { return units_[static_cast<size_t>(stage)]; }
   const UnitBytes::Bucket& bucket(const BucketKey& key) const { return unit(key.first).buckets.at(key.second); }
@@ -121,13 +127,13 @@ class RowWalk {
         messages_ -= bytes.input;
         kept_ += bytes.kept, host_ += bytes.host;
         most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
-        peak(bytes.forward);
+        peak(bytes.forward + other_block(bytes));
         messages_ += bytes.output;
         break;
       case B:
       case I:
         messages_ -= bytes.output;
-        peak(action.kind == B ? bytes.backward : bytes.backward_for_input);
+        peak((action.kind == B ? bytes.backward : bytes.backward_for_input) + other_block(bytes));
         kept_ += (action.kind == B ? 0 : bytes.for_weights) - bytes.kept, host_ -= bytes.host;
         messages_ += bytes.input;
         sums_ += action.kind == B ? bytes.summands : 0;

@@ -16,6 +16,7 @@ namespace orthant {
 struct MicrobatchBytes {
   int64_t kept = 0;         // activations held from F to B or I
   int64_t host = 0;         // activations held in host memory from F to B or I
+  int64_t host_block = 0;   // those of its largest block
   int64_t for_weights = 0;  // the part of them, and gradients, held from I to W
   int64_t input = 0;        // input that F receives, and the gradient of it that B sends; 0 on the first stage
   int64_t output = 0;       // output that F sends, and the gradient of it that B receives; 0 on the last stage

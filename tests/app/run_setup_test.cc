@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "config/from_config.h"
 #include "config/hf_config.h"
 #include "comm/thread_ranks.h"
 #include "data/folder_lock.h"
@@ -148,8 +149,18 @@ TEST_F(RunSetup, AVocabularySizeLetsAPlanDoWithoutData) {
   config.data.path = {"nowhere.txt"};
   config.data.tokenizer = "nowhere.model";
   config.model.vocab_size = 32000;
+  config.run.ranks = 3;
   EXPECT_EQ(facts_without_data(config, 3).vocab_size, 32000);
   EXPECT_EQ(facts_without_data(config, 3).ranks, 3);
+  config.model.objective = "masked";  // the mask token is one of them
+  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 31999);
+  EXPECT_EQ(make_architecture(config, 31999).vocab_size, 32000);
+  config.model.objective = "causal";
+  // The size of these tokenizers is known without data.
+  config.data.tokenizer = "byte";
+  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 257);
+  config.data.tokenizer = "train:300";
+  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 300);
   config.model.vocab_size = 0;
   EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_without_data(config, 1); }), {"data.path", "nowhere.txt"}));
 }
@@ -181,6 +192,8 @@ TEST_F(RunSetup, AModelOfHuggingFaceIsPlannedFromItsFile) {
   arguments.overrides = {"run.ranks=8", "training.seq_len=1024"};
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }),
                    {"training.seq_len = 1024 (command line) must be at most model.max_position_embeddings = 512"}));
+  arguments.overrides = {"run.ranks=8", "model.from=" + (folder_ / "")};
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"model.from", "--hf"}));
   arguments.overrides = {"run.ranks=8", "model.hidden_size=32"};
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"model.hidden_size = 32", "64"}));
   arguments.hf = write("config.json", R"({"model_type": "mamba"})");
