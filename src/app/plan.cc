@@ -30,9 +30,10 @@ Links links_of(const PlanArguments& arguments) {
 
 int plan(const PlanArguments& arguments) {
   if (!arguments.run_file.empty() && !arguments.hf.empty()) {
-    throw UsageError(fmt::format("unexpected argument {}: --hf takes the place of a RUN_FILE, and settings have the form "
-                                 "section.key=VALUE\nhelp:  orthant plan --help",
-                                 arguments.run_file));
+    throw UsageError(fmt::format(
+        "unexpected argument {}: --hf takes the place of a RUN_FILE, and settings have the form section.key=VALUE\n"
+        "help:  orthant plan --help",
+        arguments.run_file));
   }
   if (arguments.run_file.empty() && arguments.hf.empty()) {
     throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");

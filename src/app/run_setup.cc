@@ -140,7 +140,8 @@ RunFacts facts_without_data(const Config& config, int ranks) {
 
 RunFacts facts_of_model(const Config& config) {
   const bool has_mask_token = config.model.objective == "masked";
-  return {.ranks = static_cast<int>(config.run.ranks), .vocab_size = config.model.vocab_size - (has_mask_token ? 1 : 0)};
+  return {.ranks = static_cast<int>(config.run.ranks),
+          .vocab_size = config.model.vocab_size - (has_mask_token ? 1 : 0)};
 }
 
 RunFacts facts_before_data(const Config& config, int ranks) {

@@ -79,11 +79,11 @@ TEST(OffloadPlan, MovesTheActivationsOfBlocks) {
 
 // A rank with one block, or with one parameter, holds no second one.
 TEST(OffloadPlan, NeedsNoMoreThanThereIs) {
-  const Words apart = {"parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_layers=0,1,1,0",
+  const Words apart = {"parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_layers=1,1,1,1",
                        "training.global_batch_size=2"};
-  const Plan kept = plan_of(4, 2, apart);
+  const Plan kept = plan_of(4, 4, apart);
   for (const std::string offload : {"optimizer.offload=true", "activation_checkpoint.offload=true"}) {
-    const Plan offloaded = plan_of(4, 2, with(apart, offload));
+    const Plan offloaded = plan_of(4, 4, with(apart, offload));
     for (size_t rank = 0; rank < 4; ++rank) {
       EXPECT_LE(offloaded.memory[rank].total(), kept.memory[rank].total()) << offload << ", " << rank;
     }
