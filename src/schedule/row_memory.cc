@@ -52,8 +52,8 @@ class RowWalk {
     most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + transient);
   }
 
-  /// Of offloaded activations, the device holds those of the block that computes, which the pass counts, and of one
-  /// other block if there is one: they are copied to the host, or come from there.
+  /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
+  /// block if there is one: they are copied to the host, or come from there.
   int64_t other_block(const MicrobatchBytes& bytes) const {
     return std::min(bytes.host_block, host_ - bytes.host_block);
   }
