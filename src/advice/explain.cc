@@ -44,7 +44,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
 
 std::string explain_memory(const Plan& plan) {
-  // Ranks with equal memory share a row.
+  // Ranks whose memory is printed alike share a row. The largest total comes first.
   std::map<std::vector<int64_t>, std::vector<int>> groups;
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     const auto& m = plan.memory[rank];
@@ -53,11 +53,22 @@ std::string explain_memory(const Plan& plan) {
   }
   std::vector<std::vector<std::string>> rows = {
       {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> printed;
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const auto& [bytes, ranks] = *group;
-    std::vector<std::string> row = {rank_list(ranks)};
-    for (const int64_t part : bytes) row.push_back(format_bytes(static_cast<double>(part)));
-    rows.push_back(row);
+    std::vector<std::string> texts;
+    for (const int64_t part : bytes) texts.push_back(format_bytes(static_cast<double>(part)));
+    const auto same = std::ranges::find(printed, texts, &std::pair<std::vector<std::string>, std::vector<int>>::first);
+    if (same == printed.end()) {
+      printed.emplace_back(std::move(texts), ranks);
+    } else {
+      same->second.insert(same->second.end(), ranks.begin(), ranks.end());
+    }
+  }
+  for (auto& [texts, ranks] : printed) {
+    std::ranges::sort(ranks);
+    rows.push_back({rank_list(ranks)});
+    rows.back().insert(rows.back().end(), texts.begin(), texts.end());
   }
   if (!offloads(plan.config)) {
     for (auto& row : rows) row.resize(row.size() - 2);
@@ -299,6 +310,10 @@ std::string explain(const Plan& plan) {
         fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
   }
   out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" + explain_memory(plan);
+  if (const double limit = plan.config.run.memory_gib_per_rank; limit > 0) {
+    out += fmt::format("  fits: {} of {:g} GiB (run.memory_gib_per_rank)\n",
+                       format_bytes(static_cast<double>(plan.largest_memory_bytes())), limit);
+  }
   if (offloads(plan.config)) out += "  on host: offloaded to host memory; copied: to and from the host in a step\n";
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};

@@ -89,6 +89,9 @@ Config load_planned_model(const PlanArguments& arguments) {
   const std::string defaults =
       "[run]\ndevice = \"cuda\"\n[training]\ndtype = \"bfloat16\"\nlocal_batch_size = 1\n[validation]\nfreq = 0\n";
   Config config = parse_config(defaults, "hf", arguments.overrides);
+  for (auto& [key, origin] : config.origins) {
+    if (origin.starts_with("hf:")) origin = "default of --hf";
+  }
   if (!config.model.from.empty()) {
     throw ConfigError(config.locate("model.from") + " must be empty with --hf, which names the model; leave it out");
   }

@@ -202,7 +202,8 @@ const Key kTable[] = {
       "updates the parameters of a block as soon as backward has their gradients, and frees these; requires one "
       "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
   KEY(optimizer, offload, any(), "",
-      "keep the optimizer's state in host memory; the device holds that of two parameters; device cuda only"),
+      "keep the moments of the optimizer in host memory, master weights on the device; an update holds those of two "
+      "parameters on the device; device cuda only"),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -229,8 +230,8 @@ const Key kTable[] = {
       "weights",
       "ZeRO stage, 0 to 3; 0 shards nothing"),
   KEY(parallelism, zero_reshard, one_of({"never", "step", "microbatch"}), "",
-      "when zero_stage 3 frees gathered weights: never after a forward, only after a backward; after the last pass of "
-      "a step; after each forward and backward of a microbatch"),
+      "when zero_stage 3 frees gathered weights. step: after their last use in the step, so that all are held at the "
+      "peak; never: after each backward; microbatch: after each forward and each backward, as FSDP2, which holds least"),
   KEY(parallelism, data_parallel_shard_degree, at_least(0), "ranks",
       "data ranks that share one copy of sharded states (HSDP); 0 = the data ranks / data_parallel_replicate_degree"),
   KEY(parallelism, data_parallel_replicate_degree, at_least(0), "ranks",
