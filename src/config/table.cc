@@ -231,7 +231,8 @@ const Key kTable[] = {
       "ZeRO stage, 0 to 3; 0 shards nothing"),
   KEY(parallelism, zero_reshard, one_of({"never", "step", "microbatch"}), "",
       "when zero_stage 3 frees gathered weights. step: after their last use in the step, so that all are held at the "
-      "peak; never: after each backward; microbatch: after each forward and each backward, as FSDP2, which holds least"),
+      "peak; never: after each backward; microbatch: after each forward and each backward, as FSDP2, which holds "
+      "least"),
   KEY(parallelism, data_parallel_shard_degree, at_least(0), "ranks",
       "data ranks that share one copy of sharded states (HSDP); 0 = the data ranks / data_parallel_replicate_degree"),
   KEY(parallelism, data_parallel_replicate_degree, at_least(0), "ranks",
