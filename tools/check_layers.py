@@ -31,7 +31,7 @@ ROOMS = {
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
     "parallel/vocabulary/plan": Room("Vocabulary layers sharded over pipeline ranks, as values: orders of the passes, and other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),
     "config": Room("The run file: its keys, their laws, and the model, mesh and sharding that it asks for.", False,
-                   "parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
+                   "parallel/data/plan parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
                  "config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,

@@ -1,4 +1,4 @@
-// Plans the run again with one setting changed.
+// Plans the run again with other settings.
 #include "advice/alternatives.h"
 
 #include <fmt/format.h>
@@ -78,8 +78,9 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   } else if (has_replicas(plan)) {
     add([](Config& c) { set_zero(c.parallelism, 1); }, "weights are gathered after the step");
   }
-  if (plan.shards_weights() && config.parallelism.zero_reshard != "microbatch") {
-    add([](Config& c) { set_zero(c.parallelism, 3, "microbatch"); }, "gathers weights for each forward and backward");
+  if (plan.shards_weights() && plan.reshard() != Reshard::microbatch) {
+    add([](Config& c) { set_zero(c.parallelism, 3, Reshard::microbatch); },
+        "gathers weights for each forward and backward");
   }
   if (config.run.device == "cuda") {
     if (!config.activation_checkpoint.offload) {

@@ -1,4 +1,5 @@
-// Compares the plan with plans that differ in one setting: dtype, recomputation, microbatches, ZeRO or number of ranks.
+// Compares the plan with plans of the same run that differ in dtype, recomputation, microbatches, ZeRO, offloading or
+// number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace orthant {
 
-/// The same run with one setting changed.
+/// The same run with other settings.
 struct Alternative {
   std::string change;                // the settings as in a run file: "training.dtype = \"bfloat16\""
   int64_t memory_bytes = 0;          // of the rank that needs most
@@ -20,9 +21,9 @@ struct Alternative {
 /// Names the keys in which two run files differ, with the values of the second, as in "KEY = VALUE and KEY = VALUE".
 std::string changed_settings(const Config& before, const Config& after);
 
-/// Returns the alternatives: the plan with recomputation switched, half the local batch size, bfloat16, the optimizer's
-/// state sharded or not, or 1, 2, 4 or 8 ranks by another number of data ranks. Alternatives that planning refuses, or
-/// that equal the plan, are left out.
+/// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
+/// the optimizer's state sharded or not, zero_reshard = microbatch, offloading, or 1, 2, 4 or 8 ranks by another number
+/// of data ranks. Alternatives that planning refuses, or that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
 }  // namespace orthant

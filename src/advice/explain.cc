@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <span>
 
 #include "advice/alternatives.h"
@@ -44,28 +45,27 @@ std::string rank_list(const std::vector<int>& ranks) {
 bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
 
 std::string explain_memory(const Plan& plan) {
-  // Ranks whose memory is printed alike share a row. The largest total comes first.
-  std::map<std::vector<int64_t>, std::vector<int>> groups;
-  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
-    const auto& m = plan.memory[rank];
-    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host, m.host_copies}]
-        .push_back(static_cast<int>(rank));
+  // Ranks whose memory prints equally share a row. The largest total comes first.
+  std::vector<int> by_total(plan.memory.size());
+  std::iota(by_total.begin(), by_total.end(), 0);
+  const auto total = [&](int rank) { return plan.memory[static_cast<size_t>(rank)].total(); };
+  std::ranges::stable_sort(by_total, std::ranges::greater(), total);
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups;
+  std::map<std::vector<std::string>, size_t> positions;
+  for (const int rank : by_total) {
+    const auto& m = plan.memory[static_cast<size_t>(rank)];
+    std::vector<std::string> texts;
+    for (const int64_t part : {m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host,
+                               m.host_copies}) {
+      texts.push_back(format_bytes(static_cast<double>(part)));
+    }
+    const auto [position, is_new] = positions.try_emplace(texts, groups.size());
+    if (is_new) groups.emplace_back(std::move(texts), std::vector<int>());
+    groups[position->second].second.push_back(rank);
   }
   std::vector<std::vector<std::string>> rows = {
       {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
-  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> printed;
-  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
-    const auto& [bytes, ranks] = *group;
-    std::vector<std::string> texts;
-    for (const int64_t part : bytes) texts.push_back(format_bytes(static_cast<double>(part)));
-    const auto same = std::ranges::find(printed, texts, &std::pair<std::vector<std::string>, std::vector<int>>::first);
-    if (same == printed.end()) {
-      printed.emplace_back(std::move(texts), ranks);
-    } else {
-      same->second.insert(same->second.end(), ranks.begin(), ranks.end());
-    }
-  }
-  for (auto& [texts, ranks] : printed) {
+  for (auto& [texts, ranks] : groups) {
     std::ranges::sort(ranks);
     rows.push_back({rank_list(ranks)});
     rows.back().insert(rows.back().end(), texts.begin(), texts.end());
@@ -81,7 +81,7 @@ std::string row_name(const Plan& plan, const CommunicationEntry& entry) {
   constexpr size_t kShownBuckets = 4;
   if (plan.buckets.size() <= kShownBuckets) return entry.what;
   if (entry.kind == CommunicationKind::gradients) return "gradients, buckets";
-  if (entry.kind == CommunicationKind::replica_gradients) return "gradients over replicas, buckets";
+  if (entry.kind == CommunicationKind::gradients_of_copies) return "gradients over copies, buckets";
   if (entry.kind == CommunicationKind::weights) return "weights, buckets";
   return entry.what;
 }

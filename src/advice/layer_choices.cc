@@ -23,12 +23,12 @@ namespace {
 // The layouts of weights, gradients and optimizer state over data ranks.
 struct ZeroSettings {
   int64_t stage = 0;
-  std::string reshard = "step";
+  Reshard reshard = Reshard::step;
   int copies = 1;  // of the sharded states
 
   std::string name() const {
     if (stage == 0) return "";
-    return fmt::format(", ZeRO {}{}{}", stage, stage == 3 ? ", " + reshard : "",
+    return fmt::format(", ZeRO {}{}{}", stage, stage == 3 ? ", " + name_of(reshard) : "",
                        copies > 1 ? fmt::format(", {} copies", copies) : "");
   }
 };
@@ -70,19 +70,18 @@ struct Layer {
                             (zero.stage >= 3 ? parameters * element : 0);
     return shardable() + gradients() + parameters * element - sharded + sharded * zero.copies / ranks;
   }
-  // Returns the bytes that the busiest rank sends for gradients and weights. Stages 2 and 3 reduce the gradients of
-  // every microbatch, and stage 3 gathers weights for it, unless reshard is "step". Copies are summed once a step.
+  // Returns the bytes that the busiest rank sends for gradients and weights. Copies are summed once a step.
   int64_t parameter_bytes(const ZeroSettings& zero, int data) const {
     if (zero.stage == 0) return sent(CollectiveKind::all_reduce, parameters) * master;
     const auto& t = plan.config.training;
     const int shards = ranks / zero.copies;
     const int64_t microbatches = num_microbatches(t.global_batch_size, t.local_batch_size, data);
-    const bool once = zero.stage == 1 || (zero.stage == 3 && zero.reshard == "step");
-    const int64_t gathers = once || zero.stage == 2 ? 1 : zero.reshard == "never" ? microbatches : 2 * microbatches;
+    const int64_t reductions = reduces_each_microbatch(zero.stage, zero.reshard) ? microbatches : 1;
+    const int64_t gathers = num_gathers(zero.stage, zero.reshard, microbatches);
     const auto busiest = [&](CollectiveKind kind, int among, int64_t elements) {
       return max_elements_sent(kind, among, std::array{elements});
     };
-    return (once ? 1 : microbatches) * busiest(CollectiveKind::reduce_scatter, shards, parameters) * master +
+    return reductions * busiest(CollectiveKind::reduce_scatter, shards, parameters) * master +
            gathers * busiest(CollectiveKind::all_gather, shards, parameters) * element +
            busiest(CollectiveKind::all_reduce, zero.copies, parameters / shards) * master;
   }
@@ -129,7 +128,7 @@ struct Layer {
 };
 
 ZeroSettings zero_of(const Plan& plan) {
-  return {plan.config.parallelism.zero_stage, plan.config.parallelism.zero_reshard, plan.mesh.axis_size(kReplica)};
+  return {plan.config.parallelism.zero_stage, plan.reshard(), plan.mesh.axis_size(kReplica)};
 }
 
 std::string cut_name(const SequencePlan& cut, int data) {
@@ -210,7 +209,8 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
 // section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const std::string own = zero_of(layer.plan).name();
-  for (const ZeroSettings& zero : {ZeroSettings{0}, {1}, {2}, {3, "step"}, {3, "never"}, {3, "microbatch"}}) {
+  using enum Reshard;
+  for (const ZeroSettings& zero : {ZeroSettings{0}, {1}, {2}, {3, step}, {3, never}, {3, microbatch}}) {
     if (zero.name() == own) continue;
     LayerChoice choice = data;
     choice.name = fmt::format("data {}{}", layer.ranks, zero.name());

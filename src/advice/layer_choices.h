@@ -11,8 +11,8 @@
 
 namespace orthant {
 
-/// One way to distribute a layer. Numbers are for one layer on the busiest rank; it recomputes if one layer does.
-/// Bytes sent are per step, forward and backward; bytes kept are for the rank's largest microbatch.
+/// One way to distribute a layer. Numbers are for one layer on the busiest rank. It recomputes if any layer of the run
+/// recomputes. Bytes sent are per step, forward and backward; bytes kept are for the rank's largest microbatch.
 struct LayerChoice {
   std::string name;              // "data 2, ulysses 2 x ring 2"
   SequencePlan sequence;         // how this way shards sequences

@@ -100,7 +100,7 @@ void add_zero_choices(Json& out, const Plan& plan) {
   out["zero_choices"] = Json::array();
   for (const ZeroChoice& choice : zero_choices(plan)) {
     out["zero_choices"].push_back({{"zero_stage", choice.stage},
-                                   {"zero_reshard", choice.reshard},
+                                   {"zero_reshard", choice.reshard_name()},
                                    {"state_bytes", choice.state_bytes},
                                    {"memory_bytes", choice.memory_bytes},
                                    {"parameter_bytes_sent", choice.sent_bytes},

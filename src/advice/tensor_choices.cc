@@ -43,8 +43,8 @@ double split_share(const Plan& plan) {
 // the blocks that recompute repeat a part of the forward's.
 TensorVolume count_received_elements_per_step(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
-  const int shares = data_ranks(plan.mesh) * tensor.rows * tensor.depth;
-  const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
+  const int num_data_shards = data_ranks(plan.mesh) * tensor.rows * tensor.depth;
+  const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, num_data_shards);
   const std::vector<LinearShape> linears = linear_shapes(block_operations(plan.architecture));
   TensorVolume elements = count_received_elements(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
   elements.forward *= microbatches;

@@ -14,7 +14,7 @@ int64_t sent_for_parameters(const Plan& plan) {
   std::vector<int64_t> sums(plan.memory.size());
   for (const CommunicationEntry& entry : plan.communication) {
     using enum CommunicationKind;
-    if (entry.kind != gradients && entry.kind != replica_gradients && entry.kind != weights) continue;
+    if (entry.kind != gradients && entry.kind != gradients_of_copies && entry.kind != weights) continue;
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }
   return std::ranges::max(sums);
@@ -32,8 +32,8 @@ std::string description(const ZeroChoice& choice) {
   if (choice.stage == 0) return "every replica keeps all state";
   if (choice.stage == 1) return "shards optimizer state";
   if (choice.stage == 2) return "shards gradients too, reduces each microbatch";
-  if (choice.reshard == "step") return "shards weights too, gathers and reduces once a step";
-  if (choice.reshard == "never") return "gathers weights once a microbatch";
+  if (choice.reshard == Reshard::step) return "shards weights too, gathers and reduces once a step";
+  if (choice.reshard == Reshard::never) return "gathers weights once a microbatch";
   return "gathers weights for each forward and backward";
 }
 
@@ -45,20 +45,21 @@ bool has_replicas(const Plan& plan) {
          });
 }
 
-void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard) {
+void set_zero(ParallelismConfig& parallelism, int64_t stage, Reshard reshard) {
   parallelism.zero_stage = stage;
-  parallelism.zero_reshard = stage == 3 ? reshard : "step";
+  parallelism.zero_reshard = name_of(stage == 3 ? reshard : Reshard::step);
   if (stage == 0) parallelism.data_parallel_shard_degree = parallelism.data_parallel_replicate_degree = 0;
 }
 
 std::vector<ZeroChoice> zero_choices(const Plan& plan) {
   if (!has_replicas(plan)) return {};
   std::vector<ZeroChoice> choices = {{.stage = 0}, {.stage = 1}, {.stage = 2}};
-  for (const char* reshard : {"step", "never", "microbatch"}) choices.push_back({.stage = 3, .reshard = reshard});
+  using enum Reshard;
+  for (const Reshard reshard : {step, never, microbatch}) choices.push_back({.stage = 3, .reshard = reshard});
   for (ZeroChoice& choice : choices) {
     Config other = plan.config;
     auto& p = other.parallelism;
-    set_zero(p, choice.stage, choice.reshard);
+    set_zero(p, choice.stage, choice.reshard.value_or(step));
     choice.chosen =
         p.zero_stage == plan.config.parallelism.zero_stage && p.zero_reshard == plan.config.parallelism.zero_reshard;
     try {
@@ -80,7 +81,7 @@ std::string explain_zero_choices(const Plan& plan) {
     const bool is_legal = choice.refusal.empty();
     std::string remark = is_legal ? description(choice) : "refused: " + choice.refusal;
     if (choice.chosen) remark = "as planned: " + remark;
-    rows.push_back({fmt::format("{}", choice.stage), choice.reshard.empty() ? "-" : choice.reshard,
+    rows.push_back({fmt::format("{}", choice.stage), choice.reshard ? choice.reshard_name() : "-",
                     is_legal ? bytes(choice.state_bytes) : "", is_legal ? bytes(choice.memory_bytes) : "",
                     is_legal ? bytes(choice.sent_bytes) : "", remark});
   }

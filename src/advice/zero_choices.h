@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +13,21 @@ namespace orthant {
 /// One stage of ZeRO for the same run, and its costs.
 struct ZeroChoice {
   int64_t stage = 0;
-  std::string reshard = "";    // zero_reshard of stage 3, else empty
-  int64_t state_bytes = 0;     // weights, gradients and optimizer state that the rank with most of them keeps
-  int64_t memory_bytes = 0;    // peak of the rank that needs most
-  int64_t sent_bytes = 0;      // for weights and gradients, per step by the busiest rank
-  std::string refusal = {};    // why it is illegal; empty if it is legal
+  std::optional<Reshard> reshard = {};  // of stage 3 only
+  int64_t state_bytes = 0;   // weights, gradients and optimizer state that the rank with most of them keeps
+  int64_t memory_bytes = 0;  // peak of the rank that needs most
+  int64_t sent_bytes = 0;    // for weights and gradients, per step by the busiest rank
+  std::string refusal = {};  // why it is illegal; empty if it is legal
   bool chosen = false;
+
+  /// The name of `reshard`; empty if it has none.
+  std::string reshard_name() const { return reshard ? name_of(*reshard) : ""; }
 };
 
 /// True if a rank has a replica of another rank's parameters, which ZeRO can shard.
 bool has_replicas(const Plan& plan);
 /// Sets the stage. With stage 0 the settings of sharded states, which then have no effect, get their defaults.
-void set_zero(ParallelismConfig& parallelism, int64_t stage, const std::string& reshard = "step");
+void set_zero(ParallelismConfig& parallelism, int64_t stage, Reshard reshard = Reshard::step);
 
 /// Returns all stages, stage 3 with each reshard. Empty if no rank has a replica of another rank's parameters.
 std::vector<ZeroChoice> zero_choices(const Plan& plan);

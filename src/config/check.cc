@@ -193,7 +193,7 @@ void check_update_in_backward(const Config& config) {
   if (!config.optimizer.in_backward) return;
   if (config.training.max_norm == 0 || config.training.clips_by_previous_norm()) return;
   refuse(config, "training.max_norm",
-         fmt::format("must be 0 unless training.clip_by is \"previous_norm\" with {}, because the norm of all "
+         fmt::format("must be 0 with {}, unless training.clip_by = \"previous_norm\", because the norm of all "
                      "gradients is known only after backward",
                      config.locate("optimizer.in_backward")),
          {"training.clip_by", "optimizer.in_backward"}, {0});

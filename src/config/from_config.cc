@@ -102,14 +102,14 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
 
 // Returns the number of copies of the sharded states among the data ranks; 1 if no states are sharded. Throws Refusal
 // if the degrees do not fit these ranks.
-int64_t replicas_of(const Config& config, int64_t data) {
+int64_t copies_of(const Config& config, int64_t data) {
   if (config.parallelism.zero_stage == 0) return 1;
   const int64_t shard = config.parallelism.data_parallel_shard_degree,
                 replicate = config.parallelism.data_parallel_replicate_degree;
   const int64_t given = std::clamp<int64_t>(shard, 1, data + 1) * std::clamp<int64_t>(replicate, 1, data + 1);
   if (shard > 0 && replicate > 0 && given != data) {
     refuse(config, kShardKey,
-           fmt::format("x {} must equal the {}", config.locate(kReplicateKey), counted(data, "data rank")),
+           fmt::format("times {} must equal the number of data ranks, {}", config.locate(kReplicateKey), data),
            {kReplicateKey, kDataKey}, {static_cast<double>(data), static_cast<double>(given)});
   }
   if (data % given != 0) {
@@ -130,9 +130,12 @@ Axes batch_axes(const Mesh& mesh) {
 
 int data_ranks(const Mesh& mesh) { return mesh.axis_size(kData) * mesh.axis_size(kReplica); }
 
-bool has_gradients_by_unit(const Config& config) {
-  return config.parallelism.zero_stage >= 2 || config.optimizer.in_backward;
+KeptElements kept_gradients(const Config& config) {
+  if (config.optimizer.in_backward) return KeptElements::none;
+  return config.parallelism.zero_stage >= 2 ? KeptElements::owned : KeptElements::all;
 }
+
+bool has_gradients_by_unit(const Config& config) { return kept_gradients(config) != KeptElements::all; }
 
 bool shards_vocabulary(const Config& config) {
   const std::string& how = config.parallelism.vocabulary_parallel;
@@ -159,9 +162,9 @@ Mesh make_mesh(const Config& config, int ranks) {
   std::vector<Axis> axes;
   for (const Degree& degree : degrees) {
     if (degree.axis == kData) {
-      const int64_t replicas = replicas_of(config, degree.size);
-      axes.push_back({kData, static_cast<int>(degree.size / replicas)});
-      if (replicas > 1) axes.push_back({kReplica, static_cast<int>(replicas)});
+      const int64_t copies = copies_of(config, degree.size);
+      axes.push_back({kData, static_cast<int>(degree.size / copies)});
+      if (copies > 1) axes.push_back({kReplica, static_cast<int>(copies)});
       continue;
     }
     if (degree.axis != "tensor") {

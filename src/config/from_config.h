@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "mesh/mesh.h"
 #include "model/architecture.h"
+#include "model/kept_elements_plan.h"
 #include "model/recompute_plan.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/tensor/plan.h"
@@ -22,8 +23,10 @@ OutputLoss make_output_loss(const Config& config);
 /// Returns which operations of which blocks backward recomputes.
 Recomputation make_recomputation(const Config& config);
 
-/// True if gradients exist in full only while the passes of their unit need them: they are sharded, or each unit is
-/// updated as soon as they are summed.
+/// Returns the gradients that a rank keeps between passes: the owned ones if gradients are sharded, and none if each
+/// unit is updated as soon as its gradients are summed.
+KeptElements kept_gradients(const Config& config);
+/// True if a rank does not keep all gradients: they exist in full only while the passes of their unit need them.
 bool has_gradients_by_unit(const Config& config);
 
 /// True if the embedding and the output layer are sharded by vocabulary rows over all pipeline ranks.
@@ -45,7 +48,7 @@ void check_mesh(const Config& config, int ranks);
 
 /// The axes of the mesh that shard the batch, from inner to outer.
 Axes batch_axes(const Mesh& mesh);
-/// The number of data ranks: those that shard states times the replicas of them.
+/// The number of data ranks: those of one copy of the sharded states times the number of copies.
 int data_ranks(const Mesh& mesh);
 
 /// Returns the sizes of one layer's attention, with all heads, for a microbatch of `sequences` sequences.

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "model/recompute_plan.h"
+#include "parallel/data/zero_plan.h"
 #include "parallel/pipeline/plan.h"
 
 namespace orthant {
@@ -184,7 +185,7 @@ const Key kTable[] = {
   KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
       "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
   KEY(activation_checkpoint, offload, any(), "",
-      "keep what blocks save for backward in host memory; the device holds that of two blocks; device cuda only"),
+      "keep saved activations in host memory; the device holds those of two blocks; requires run.device = \"cuda\""),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
@@ -199,11 +200,11 @@ const Key kTable[] = {
   KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
       "parameters that decay: matrices, without norm gains and biases; or all parameters"),
   KEY(optimizer, in_backward, any(), "",
-      "updates the parameters of a block as soon as backward has their gradients, and frees these; requires one "
+      "update the parameters of a block as soon as backward has their gradients, and frees these; requires one "
       "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
   KEY(optimizer, offload, any(), "",
       "keep the moments of the optimizer in host memory, master weights on the device; an update holds those of two "
-      "parameters on the device; device cuda only"),
+      "parameters on the device; requires run.device = \"cuda\""),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -229,10 +230,10 @@ const Key kTable[] = {
       "state sharded over the ranks that sum a parameter's gradient: 1 optimizer state, 2 also gradients, 3 also "
       "weights",
       "ZeRO stage, 0 to 3; 0 shards nothing"),
-  KEY(parallelism, zero_reshard, one_of({"never", "step", "microbatch"}), "",
+  KEY(parallelism, zero_reshard, one_of({std::begin(kReshardNames), std::end(kReshardNames)}), "",
       "when zero_stage 3 frees gathered weights. step: after their last use in the step, so that all are held at the "
-      "peak; never: after each backward; microbatch: after each forward and each backward, as FSDP2, which holds "
-      "least"),
+      "peak; never: also after a backward, if no microbatch of the stage is between its forward and its backward; "
+      "microbatch: after every forward and backward, as FSDP2 by default; holds the least memory"),
   KEY(parallelism, data_parallel_shard_degree, at_least(0), "ranks",
       "data ranks that share one copy of sharded states (HSDP); 0 = the data ranks / data_parallel_replicate_degree"),
   KEY(parallelism, data_parallel_replicate_degree, at_least(0), "ranks",

@@ -40,10 +40,10 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& outer) {
+                                                 const torch::autograd::variable_list& output_gradients) {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const at::Tensor x = context->get_saved_variables()[0];
-    return {gradients(x, *weight, outer[0], context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
+    return {gradients(x, *weight, output_gradients[0], context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -106,7 +106,7 @@ void Optimizer::step(const std::vector<size_t>& parameters, int64_t step, double
   std::vector<size_t> matrices;
   for (const size_t parameter : parameters) {
     if (weights_.owned().part(parameter).count == 0) continue;
-    if (requires_single_owner(config_, weights_.parameters()[parameter])) {
+    if (is_updated_as_matrix(config_, weights_.parameters()[parameter])) {
       matrices.push_back(parameter);
     } else if (weights_.masters().scalar_type() == at::kDouble) {
       step_elements<double>(parameter, step, lr, gradient_scale);
@@ -164,7 +164,7 @@ void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, do
 }
 
 bool Optimizer::is_exchanged(size_t parameter) const {
-  return orthogonalizer_->exchanges() && requires_single_owner(config_, weights_.parameters()[parameter]);
+  return orthogonalizer_->exchanges() && is_updated_as_matrix(config_, weights_.parameters()[parameter]);
 }
 
 at::Tensor Optimizer::momentum_of(size_t matrix) const {

@@ -55,12 +55,12 @@ int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& paramete
   return bytes;
 }
 
-bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter) {
+bool is_updated_as_matrix(const OptimizerConfig& config, const ParameterInfo& parameter) {
   return config.name == "muon" && is_hidden_matrix(parameter);
 }
 
 int64_t update_elements(const OptimizerConfig& config, const ParameterInfo& parameter) {
-  if (!requires_single_owner(config, parameter)) return 0;
+  if (!is_updated_as_matrix(config, parameter)) return 0;
   const int64_t smaller = std::min(parameter.shape[0], parameter.shape[1]);
   return 2 * parameter.size() + 2 * smaller * smaller;  // X before and after an iteration, A, and the polynomial of A
 }

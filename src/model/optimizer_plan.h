@@ -55,7 +55,7 @@ OptimizerSpec optimizer_spec(const OptimizerConfig& config);
 int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes);
 /// True if the update of each element reads the gradients of all elements. ZeRO then does not divide the parameter: one
 /// rank, or one rank for each of its shards on a tensor mesh, owns it.
-bool requires_single_owner(const OptimizerConfig& config, const ParameterInfo& parameter);
+bool is_updated_as_matrix(const OptimizerConfig& config, const ParameterInfo& parameter);
 /// Matrices whose updates the ranks of a tensor mesh compute at the same time, as indices of parameters.
 using MatrixRound = std::vector<size_t>;
 /// Elements of the temporary tensors of one parameter's update: those of Muon's iterations; 0 for elementwise updates.

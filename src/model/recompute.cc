@@ -13,10 +13,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Keeps the part alive for the nodes that run it again, and passes the product's gradient to its backward.
+// Keeps the functions alive for the nodes that run them again, and passes the product's gradient to its backward.
 struct Holder : torch::CustomClassHolder {
-  explicit Holder(RecomputedPart p) : part(std::move(p)) {}
-  RecomputedPart part;
+  explicit Holder(RangeFunctions functions) : range(std::move(functions)) {}
+  RangeFunctions range;
   at::Tensor product_gradient;
 };
 
@@ -36,7 +36,7 @@ struct ProductBackward : torch::autograd::Function<ProductBackward> {
     const auto holder = holder_of(context);
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = std::exchange(holder->product_gradient, {});
-    return {holder->part.product_backward(x, dy), at::Tensor()};
+    return {holder->range.product_backward(x, dy), at::Tensor()};
   }
 };
 
@@ -46,8 +46,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
     context->save_for_backward({input});
     context->saved_data["holder"] = c10::IValue::make_capsule(holder);
     context->set_materialize_grads(false);
-    const RecomputedPart::Values values = holder->part.before_product(input);
-    const at::Tensor product = holder->part.product(values.x);
+    const RangeFunctions::Values values = holder->range.before_product(input);
+    const at::Tensor product = holder->range.product(values.x);
     return values.stream.defined() ? variable_list{product, values.stream} : variable_list{product};
   }
 
@@ -59,7 +59,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     torch::autograd::edge_list roots;
     variable_list of_roots;
     {
-      const RecomputedPart::Values values = holder->part.before_product(input);
+      const RangeFunctions::Values values = holder->range.before_product(input);
       const at::Tensor product = ProductBackward::apply(values.x, holder);
       holder->product_gradient = std::move(gradients[0]);
       roots.push_back(torch::autograd::impl::gradient_edge(product));
@@ -77,8 +77,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> recompute(RecomputedPart part, const at::Tensor& input) {
-  const variable_list outputs = Recompute::apply(input, c10::make_intrusive<Holder>(std::move(part)));
+std::pair<at::Tensor, at::Tensor> recompute(RangeFunctions range, const at::Tensor& input) {
+  const variable_list outputs = Recompute::apply(input, c10::make_intrusive<Holder>(std::move(range)));
   return {outputs[0], outputs.size() > 1 ? outputs[1] : at::Tensor()};
 }
 

@@ -19,8 +19,8 @@
 
 namespace orthant {
 
-/// The operations [begin, end) of a block, the last of which is linear. Of these, forward keeps only the input of the
-/// first; for a norm this is the residual stream after the addition. Backward runs the range again without its last
+/// The operations [begin, end) of a block, the last of which is linear. Forward keeps only the input of the first;
+/// for a norm this is the residual stream after the addition. Backward runs the range again without its last
 /// product, because backward does not need the output of that product.
 struct RecomputedRange {
   size_t begin = 0, end = 0;
@@ -56,10 +56,11 @@ struct Recomputation {
   std::vector<RecomputedRange> ranges(const std::vector<Operation>& block) const {
     return recomputed_ranges(block, names);
   }
-  /// The operations that such a block repeats in backward, and whether attention is one of them.
+  /// Operations that a recomputing block repeats in backward.
   std::vector<Operation> repeated(const std::vector<Operation>& block) const {
     return repeated_operations(block, ranges(block));
   }
+  /// True if attention is among them.
   bool repeats_attention(const std::vector<Operation>& block) const;
 };
 

@@ -1,4 +1,4 @@
-// A flat buffer in segments that are allocated and freed by themselves.
+// A flat buffer in segments that are allocated and freed independently.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace orthant {
 class SegmentedBuffer {
  public:
   enum class Begin { zeros, freed };
-  /// `segments`: first element and one past the last of each, in any order. No view may reach over a border.
+  /// `segments`: first element and one past the last of each, in any order. A view must lie within one segment.
   SegmentedBuffer(std::vector<std::pair<int64_t, int64_t>> segments, at::ScalarType dtype, Begin begin);
 
   /// A view of `count` elements from `begin` on, counted over all segments. An empty view belongs to no segment.

@@ -96,13 +96,13 @@ void Transformer::run_recomputed(const Block& block, const RecomputedRange& rang
                                  Values& v) const {
   const BoundOperation& last = block.operations[range.last_product()];
   const bool reads_stream = block.operations[range.begin].operation.kind == OperationKind::norm;
-  const RecomputedPart part{
+  const RangeFunctions functions{
       .before_product =
           [this, &block, range, batch, reads_stream](const at::Tensor& input) {
             Values values;
             (reads_stream ? values.stream : values.value) = input;
             for (size_t i = range.begin; i < range.last_product(); ++i) run_operation(block, i, batch, values);
-            return RecomputedPart::Values{.x = values.value, .stream = values.stream};
+            return RangeFunctions::Values{.x = values.value, .stream = values.stream};
           },
       .product = [this, weight = last.weight](const at::Tensor& x) { return primitives_.linear(x, *weight); },
       .product_backward =
@@ -111,9 +111,9 @@ void Transformer::run_recomputed(const Block& block, const RecomputedRange& rang
           }};
   if (reads_stream) {
     if (v.added.defined()) v.stream = v.stream + std::exchange(v.added, {});
-    std::tie(v.value, v.stream) = recompute(part, v.stream);
+    std::tie(v.value, v.stream) = recompute(functions, v.stream);
   } else {
-    v.value = recompute(part, v.value).first;
+    v.value = recompute(functions, v.value).first;
   }
   add_to_stream(last, batch, v);
 }

@@ -76,7 +76,7 @@ class Transformer {
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
   at::Tensor run_blocks(const Microbatch& batch) const;
   void run_operation(const Block& block, size_t i, const Microbatch& batch, Values& values) const;
-  /// Drops the output of the operation and sets it as what the next norm adds, if it is added to the stream.
+  /// If the operation's output is added to the stream, applies dropout to it and stores it in values.added.
   void add_to_stream(const BoundOperation& bound, const Microbatch& batch, Values& values) const;
   void run_recomputed(const Block& block, const RecomputedRange& range, const Microbatch& batch, Values& values) const;
 

@@ -33,12 +33,10 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   }
 }
 
-using Elements = KeptStates::Elements;
-
-SegmentedBuffer buffer_of(const FlatLayout& flat, const KeptStates& kept, Elements elements, at::ScalarType dtype) {
+SegmentedBuffer buffer_of(const FlatLayout& flat, const KeptStates& kept, KeptElements elements, at::ScalarType dtype) {
   using enum SegmentedBuffer::Begin;
-  return elements == Elements::all ? SegmentedBuffer({{0, flat.elements}}, dtype, zeros)
-                                   : SegmentedBuffer(kept.segments, dtype, freed);
+  return elements == KeptElements::all ? SegmentedBuffer({{0, flat.elements}}, dtype, zeros)
+                                       : SegmentedBuffer(kept.segments, dtype, freed);
 }
 
 at::ScalarType master_dtype_of(at::ScalarType working) { return working == at::kDouble ? at::kDouble : at::kFloat; }
@@ -91,7 +89,7 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, 
     : parameters_(std::move(parameters)),
       flat_(flat_layout(parameters_)),
       owned_(flat_, parameters_, kept.owned ? *kept.owned : FlatChunks{{0, flat_.elements}}),
-      keeps_all_gradients_(kept.gradients == Elements::all),
+      keeps_all_gradients_(kept.gradients == KeptElements::all),
       has_all_masters_(!kept.owned || (working != at::kBFloat16 && !kept.shards_values())),
       gradients_(buffer_of(flat_, kept, kept.gradients, master_dtype_of(working))),
       values_(buffer_of(flat_, kept, kept.values, working)) {
@@ -99,7 +97,7 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, 
   const auto owned_buffer = [&](at::ScalarType dtype) { return at::zeros({owned_.elements()}, dtype); };
   const bool shares_values = working == master_dtype && !kept.shards_values();
   masters_ = shares_values ? values_.segment(0) : owned_buffer(master_dtype);
-  if (kept.gradients == Elements::owned) owned_gradients_ = owned_buffer(master_dtype);
+  if (kept.gradients == KeptElements::owned) owned_gradients_ = owned_buffer(master_dtype);
   if (kept.shards_values()) owned_values_ = working == master_dtype ? masters_ : owned_buffer(working);
 
   for (size_t w = 0; w < flat_.weights.size(); ++w) {

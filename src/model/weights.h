@@ -2,6 +2,7 @@
 // and named views into them.
 #pragma once
 
+#include "model/kept_elements_plan.h"
 #include "model/owned_elements.h"
 #include "model/segmented_buffer.h"
 
@@ -42,13 +43,12 @@ struct Weight {
 
 /// Which part of the weights' states a rank keeps between the passes of a step. By default it keeps all of them.
 struct KeptStates {
-  enum class Elements { all, owned, none };
   std::optional<FlatChunks> owned = {};  // chunks whose masters and optimizer state the rank keeps; nullopt: all
   /// The gradients and working values that it keeps; working values: all or owned. Unless all are kept, they exist in
   /// full in segments that the caller allocates and frees.
-  Elements gradients = Elements::all, values = Elements::all;
+  KeptElements gradients = KeptElements::all, values = KeptElements::all;
   FlatChunks segments = {};  // ranges that tile the flat buffer; each weight lies in one
-  bool shards_values() const { return values != Elements::all; }
+  bool shards_values() const { return values != KeptElements::all; }
 };
 
 /// Owns the flat buffers, with the parameters in the order of flat_layout(). For a float32 or float64 working dtype,
@@ -71,9 +71,9 @@ class Weights {
   at::Tensor value(size_t parameter) const { return shard_in(values_, parameter); }
   at::Tensor gradient(size_t parameter) const { return shard_in(gradients_, parameter); }
 
-  /// The owned elements, and views of those of one parameter: its masters, its gradient after the reduction (in its
-  /// segment if none is kept), its working values between steps, and the same elements of a tensor with the parameter's
-  /// shard. Each view has one dim.
+  /// The owned elements, and one-dimensional views of those of one parameter. owned_gradient() is valid after the
+  /// reduction; if no gradients are kept, it is a view of the segment. owned_value() is valid between steps.
+  /// owned_part_of_shard() takes the same elements from a shard.
   const OwnedElements& owned() const { return owned_; }
   at::Tensor owned_master(size_t parameter) const;
   at::Tensor owned_gradient(size_t parameter) const;

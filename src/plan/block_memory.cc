@@ -66,7 +66,7 @@ class ForwardTrace {
         break;
     }
     if (!step.to_stream) return;
-    if (b_.drops) held_.for_a_while(stream);
+    if (b_.has_dropout) held_.for_a_while(stream);
     added_ = std::exchange(value_, 0);
   }
 
@@ -96,7 +96,7 @@ class BackwardTrace {
     held_.take(b.sizes.stream);
     for (size_t i = b.steps.size(); i-- > 0;) {
       const RecomputedRange* range = range_of(recomputed, i);
-      if (b.steps[i].to_stream && b.drops) held_.take(b.sizes.stream);  // the gradient before dropout
+      if (b.steps[i].to_stream && b.has_dropout) held_.take(b.sizes.stream);  // the gradient before dropout
       if (range != nullptr && range->last_product() == i) run_again(*range);
       run(i, range);
     }
@@ -135,7 +135,7 @@ class BackwardTrace {
   }
 
   // Without dropout, the gradient of the stream is that of a product's output, which W reads.
-  bool weights_read_stream_gradient() const { return splits_ && !b_.drops; }
+  bool weights_read_stream_gradient() const { return splits_ && !b_.has_dropout; }
   void free_unless_for_weights(int64_t bytes) {
     if (!splits_) held_.free(bytes);
   }
@@ -144,11 +144,11 @@ class BackwardTrace {
     held_.for_a_while(splits_ ? step.product.for_input : step.product.backward);
     held_.take(step.in);
     const int64_t kept_input = input_belongs_to_attention ? 0 : step.in;
-    const int64_t gradient = !step.to_stream ? step.out : b_.drops ? b_.sizes.stream : 0;
+    const int64_t gradient = !step.to_stream ? step.out : b_.has_dropout ? b_.sizes.stream : 0;
     free_unless_for_weights(kept_input + gradient);
   }
   // Takes the gradient of the norm's input. Frees the gradients of its output and of the stream after it, and its kept
-  // input. The gradient that the block was given may belong to somebody else.
+  // input. The caller may also hold the gradient of the block's output.
   void norm(const BlockTensors::Step& step) {
     const bool stays = weights_read_stream_gradient() || (given_ && (holds_ || recomputing_holds_));
     given_ = false;
@@ -202,7 +202,7 @@ BlockTensors block_tensors(const Sharding& plan, int rank, int64_t sequences) {
                  .sizes = {},
                  .steps = {},
                  .shards_sequences = plan.sequence.ulysses * plan.sequence.ring > 1,
-                 .drops = plan.architecture.dropout > 0};
+                 .has_dropout = plan.architecture.dropout > 0};
   b.product = product_memory(plan.tensor, b.shape);
   const int64_t tokens = sequences * b.shape.tokens, row = tokens * b.shape.element_bytes;
   const bool shards_tokens = plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens;

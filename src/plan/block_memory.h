@@ -42,8 +42,8 @@ struct BlockSizes {
     return own.statistics * (own.operation.kind == OperationKind::local ? all_tokens_statistic : shard_statistic);
   }
 };
-/// Returns the bytes that a block keeps from forward to backward, its input included. Of a recomputed range it keeps
-/// only the input.
+/// Returns the bytes that a block keeps from forward to backward, its input included. It keeps only the input of
+/// a recomputed range.
 int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes& sizes,
                     const std::vector<RecomputedRange>& recomputed);
 
@@ -63,7 +63,7 @@ struct BlockTensors {
   SequenceMemory attention;
   BlockSizes sizes;
   std::vector<Step> steps;
-  bool shards_sequences = false, drops = false;
+  bool shards_sequences = false, has_dropout = false;
 };
 BlockTensors block_tensors(const Sharding& plan, int rank, int64_t sequences);
 

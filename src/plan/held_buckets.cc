@@ -37,8 +37,8 @@ void set_cuts(const ParameterPlacement& plan, const FlatLayout& flat, std::vecto
     std::vector<ParameterBlocks> parameters;
     bool tied = false;
     for (const auto& [i, elements] : parameters_in(bucket, flat)) {
-      const bool has_one_owner = requires_single_owner(plan.config.optimizer, plan.parameters[i]);
-      parameters.push_back({elements, std::max<int64_t>(1, has_one_owner ? elements.size() : kNormBlockElements)});
+      const bool is_matrix = plan.is_updated_as_matrix(i);
+      parameters.push_back({elements, std::max<int64_t>(1, is_matrix ? elements.size() : kNormBlockElements)});
       tied = tied || on_two_stages.contains(i);
     }
     std::vector<int64_t>& load = loads[bucket.axes];

@@ -7,10 +7,6 @@
 namespace orthant {
 namespace {
 
-bool is_updated_matrix(const ParameterPlacement& plan, size_t parameter) {
-  return requires_single_owner(plan.config.optimizer, plan.parameters[parameter]);
-}
-
 MatrixCosts costs_of(const ParameterPlacement& plan, int rank) {
   MatrixCosts costs{.temporary_bytes = std::vector<int64_t>(plan.stages.size())};
   const int master = master_bytes(plan.config);
@@ -32,7 +28,7 @@ Axes chunk_axes_of_matrices(const ParameterPlacement& plan) {
   const FlatLayout flat = flat_layout(plan.parameters);
   for (const GradientBucket& bucket : plan.buckets) {
     for (const int weight : bucket.weights) {
-      if (is_updated_matrix(plan, flat.members[static_cast<size_t>(weight)].first)) return bucket.axes;
+      if (plan.is_updated_as_matrix(flat.members[static_cast<size_t>(weight)].first)) return bucket.axes;
     }
   }
   return {};
@@ -49,7 +45,7 @@ std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, int ran
     for (const int weight : plan.buckets[bucket].weights) {
       const auto [first, end] = flat.members[static_cast<size_t>(weight)];
       for (size_t i = first; i < end; ++i) {
-        if (!is_updated_matrix(plan, i) || owned[i].size() == 0) continue;
+        if (!plan.is_updated_as_matrix(i) || owned[i].size() == 0) continue;
         by_update[plan.config.optimizer.in_backward ? static_cast<int>(bucket) : 0].push_back(i);
       }
     }

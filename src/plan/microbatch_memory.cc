@@ -40,7 +40,7 @@ MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t seque
   return memory;
 }
 
-MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops,
+MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, bool has_dropout,
                                  const std::vector<int64_t>& begun) {
   const int64_t layers = stage.layers.size();
   const bool has_head = stage.last && m.vocabulary.kept == 0;
@@ -69,7 +69,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   if (layers == 0) bytes.backward = bytes.backward_for_input = m.boundary;
   int64_t freed = head, used = 0;  // bytes that the blocks after this one keep, and leave for W
   bytes.summands = stage.last && !begun.empty() ? begun.back() : 0;
-  const int64_t first_held = holds && drops ? m.boundary : 0;  // the message, unless W reads it
+  const int64_t first_held = holds && has_dropout ? m.boundary : 0;  // the message, unless W reads it
   for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin;) {
     const BlockMemory& block = m.block(layer);
     const bool is_last = layer + 1 == stage.layers.end;

@@ -34,7 +34,7 @@ constexpr const char* kStagesKey = "parallelism.pipeline_parallel_stages_per_ran
 constexpr const char* kLayersOfModel = "model.num_hidden_layers";
 constexpr const char* kLayersKey = "parallelism.pipeline_parallel_layers";
 
-Schedule read_schedule(const Config& config, int ranks, int shares, int microbatches) {
+Schedule read_schedule(const Config& config, int ranks, int num_data_shards, int microbatches) {
   constexpr uintmax_t kMostBytes = 1 << 28;
   const std::string where = config.locate(kScheduleKey), &path = config.parallelism.pipeline_parallel_schedule;
   std::error_code failed;
@@ -60,12 +60,12 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
     return schedule_from_csv(text.str(), ranks, microbatches);
   } catch (const MicrobatchCountMismatch& error) {
     const int64_t local = config.training.local_batch_size, count = error.microbatches;
-    const int64_t sequences = shard(config.training.global_batch_size, shares, 0).size();
+    const int64_t sequences = shard(config.training.global_batch_size, num_data_shards, 0).size();
     throw Refusal(
         fmt::format("{}: {}, but {} and {} make {}", where, error.what(), config.locate("training.global_batch_size"),
                     config.locate("training.local_batch_size"), microbatches),
         {"training.global_batch_size", "training.local_batch_size"},
-        {static_cast<double>(count * local * shares),
+        {static_cast<double>(count * local * num_data_shards),
          std::ceil(static_cast<double>(sequences) / static_cast<double>(count))});
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
@@ -171,27 +171,28 @@ int64_t microbatches_of(const Config& config, const Mesh& mesh) {
                           mesh.group_size(batch_axes(mesh)));
 }
 
-// Throws Refusal if optimizer.in_backward is set and a rank has several microbatches in a step: it would have to keep
-// their gradients and add them up.
-void check_update_in_backward(const Config& config, const Mesh& mesh) {
+// Throws Refusal if optimizer.in_backward is set and the run has several pipeline ranks, or several microbatches in a
+// step.
+void require_one_microbatch(const Config& config, const Mesh& mesh) {
   constexpr const char* kKey = "optimizer.in_backward";
   if (!config.optimizer.in_backward) return;
   if (const int stages = mesh.axis_size(kPipeline); stages > 1) {
     refuse(config, kKey,
-           fmt::format("requires 1 pipeline rank, not {}, because a pipeline adds up the gradients of its microbatches "
-                       "before the update",
+           fmt::format("requires 1 pipeline rank, not {}, because this version does not update in backward in a "
+                       "pipeline",
                        stages),
            {kDegreeKey}, {1});
   }
   const int64_t microbatches = microbatches_of(config, mesh);
   if (microbatches == 1) return;
-  const int shares = mesh.group_size(batch_axes(mesh));
+  const int num_data_shards = mesh.group_size(batch_axes(mesh));
+  const double sequences = static_cast<double>(config.training.global_batch_size) / num_data_shards;
   refuse(config, kKey,
          fmt::format("requires one microbatch in a step, because the gradients of several are added up before the "
                      "update, but {} and {} make {} microbatches on each data shard",
                      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
                      microbatches),
-         {"training.local_batch_size"}, {std::ceil(static_cast<double>(config.training.global_batch_size) / shares)});
+         {"training.local_batch_size"}, {std::ceil(sequences)});
 }
 
 // Throws Refusal if a schedule of these stages has too many passes. Stages that are split into units have at most one
@@ -348,13 +349,13 @@ void split_into_units(Pipeline& pipeline) {
 }  // namespace
 
 void check_pipeline(const Config& config, const Mesh& mesh) {
-  check_update_in_backward(config, mesh);
+  require_one_microbatch(config, mesh);
   check_layers(config, stages_per_rank(config, mesh) * mesh.axis_size(kPipeline));
 }
 
 Pipeline make_pipeline(Sharding sharding) {
   Pipeline pipeline{std::move(sharding)};
-  check_update_in_backward(pipeline.config, pipeline.mesh);
+  require_one_microbatch(pipeline.config, pipeline.mesh);
   const Schedule schedule = schedule_of(pipeline.config, pipeline.mesh);
   check_layers(pipeline.config, stage_count(schedule));
   pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);

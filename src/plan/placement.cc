@@ -70,7 +70,7 @@ std::vector<std::string> gradient_axes(const Sharding& plan) {
 std::vector<std::string> matrix_axes(const ParameterPlacement& plan) {
   std::vector<size_t> matrices;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    if (requires_single_owner(plan.config.optimizer, plan.parameters[i])) matrices.push_back(i);
+    if (plan.is_updated_as_matrix(i)) matrices.push_back(i);
   }
   return axes_of_matrices(plan.mesh, matrices, plan.layouts);
 }
@@ -184,7 +184,8 @@ Schedule complete_schedule(const ParameterPlacement& plan) {
   for (const auto& of_stage : plan.buckets_by_stage()) buckets.push_back(static_cast<int>(of_stage.size()));
   Schedule schedule = add_reductions(plan.passes, buckets);
   if (plan.has_gradients_by_unit()) {
-    schedule = reduce_after_backward(schedule, plan.units(), plan.reduces_each_microbatch());
+    const bool each_microbatch = reduces_each_microbatch(plan.config.parallelism.zero_stage, plan.reshard());
+    schedule = reduce_after_backward(schedule, plan.units(), each_microbatch);
   }
   std::vector<bool> continues;
   for (const Stage& stage : plan.stages) continues.push_back(stage.continues);
@@ -286,6 +287,10 @@ bool ParameterPlacement::on_every_stage(size_t parameter) const {
   return groups[static_cast<size_t>(parameters[parameter].group)].stage == kEveryStage;
 }
 
+bool ParameterPlacement::is_updated_as_matrix(size_t parameter) const {
+  return orthant::is_updated_as_matrix(config.optimizer, parameters[parameter]);
+}
+
 bool ParameterPlacement::holds(int rank, size_t parameter) const {
   return on_every_stage(parameter) || owner_of(parameter) == pipeline_rank(rank);
 }
@@ -332,7 +337,7 @@ ShardedUnits ParameterPlacement::units() const {
 }
 
 std::vector<Action> ParameterPlacement::with_gathers(const std::vector<Action>& row) const {
-  return shards_weights() ? add_gathers(row, units(), reshard_named(config.parallelism.zero_reshard)) : row;
+  return shards_weights() ? add_gathers(row, units(), reshard()) : row;
 }
 
 std::vector<GradientBucket> ParameterPlacement::buckets_of(int rank) const {

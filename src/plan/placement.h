@@ -33,7 +33,7 @@ struct ParameterPlacement : Pipeline {
   std::vector<std::string> matrix_axes;    // axes that shard the matrices that Muon updates; empty if there are none
   std::vector<GradientBucket> buckets;     // of a flat gradient buffer with the parameters of all stages
   std::vector<int> bucket_stages;          // by bucket; kEveryStage: reduced with the first stage of each rank
-  Schedule schedule;                       // the passes, the reductions of the buckets, and the steps
+  Schedule schedule;  // the passes, reductions, gathers of sharded weights, and steps
 
   /// All parameters, each with the ranges that the rank holds of it (ParameterInfo::held).
   std::vector<ParameterInfo> parameters_of(int rank) const;
@@ -42,6 +42,8 @@ struct ParameterPlacement : Pipeline {
   /// True if every pipeline rank holds a shard of the parameter; true if this rank holds at least a part of it.
   bool on_every_stage(size_t parameter) const;
   bool holds(int rank, size_t parameter) const;
+  /// See is_updated_as_matrix(OptimizerConfig, ParameterInfo).
+  bool is_updated_as_matrix(size_t parameter) const;
   /// Indices of the buckets that are reduced after a stage's backward, by stage.
   std::vector<std::vector<int>> buckets_by_stage() const;
   /// True if the bucket's gradients exist in full only while passes need them, and its weights too with zero_stage 3.

@@ -28,10 +28,10 @@ struct MemoryBytes {
 /// Messages that planning tells apart.
 enum class CommunicationKind {
   stage_outputs,
-  stage_gradients,    // gradients of the inputs of stages
-  gradients,          // reductions of a bucket
-  replica_gradients,  // sums of a bucket over the replicas of sharded states
-  weights,            // gathers of a bucket
+  stage_gradients,      // gradients of the inputs of stages
+  gradients,            // reductions of a bucket
+  gradients_of_copies,  // sums of a bucket over the copies of sharded states
+  weights,              // gathers of a bucket
   other
 };
 

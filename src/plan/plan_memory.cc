@@ -27,13 +27,13 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShard& dat
   return last;
 }
 
-// Returns the bytes of the buffers that sum the rank's chunk of a bucket over the replicas of sharded states.
-int64_t replica_buffer(const ParameterPlacement& plan, const GradientBucket& bucket, int rank) {
-  const int replicas = plan.mesh.axis_size(kReplica);
-  if (replicas == 1) return 0;
+// Returns the bytes of the buffers that sum the rank's chunk of a bucket over the copies of sharded states.
+int64_t copies_buffer(const ParameterPlacement& plan, const GradientBucket& bucket, int rank) {
+  const int copies = plan.mesh.axis_size(kReplica);
+  if (copies == 1) return 0;
   const int64_t own = bucket.chunk(plan.mesh.group_index(rank, bucket.axes)).size();
-  const int64_t summed = shard(own, replicas, plan.mesh.coord(rank, kReplica)).size();
-  return reduction_buffer_bytes(summed * master_bytes(plan.config), replicas);
+  const int64_t summed = shard(own, copies, plan.mesh.coord(rank, kReplica)).size();
+  return reduction_buffer_bytes(summed * master_bytes(plan.config), copies);
 }
 
 // Returns the bytes of offloaded optimizer state that the device holds during an update: of the two largest parameters,
@@ -51,7 +51,7 @@ int64_t state_on_device(const ParameterPlacement& plan, int rank) {
   return largest + second;
 }
 
-// Returns the bytes of the rank's units by stage. `reductions`: bytes of the buffers of each bucket's reduction.
+// Returns the bytes of the rank's units by stage. `reductions`: the result of reduction_buffers().
 std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const ParameterShard& held,
                                   const std::vector<int64_t>& reductions, const MatrixCosts& matrices, int rank) {
   const bool updates = plan.config.optimizer.in_backward;
@@ -72,7 +72,7 @@ std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const Paramete
       unit.buckets[number] = {
           .gradients = elements * master,
           .reduction = reductions[index],
-          .update = updates ? std::max(of_updates[stage] + state, replica_buffer(plan, bucket, rank)) : 0,
+          .update = updates ? std::max(of_updates[stage] + state, copies_buffer(plan, bucket, rank)) : 0,
           .is_local = plan.mesh.group_size(bucket.axes) == 1};
     }
   }
@@ -91,9 +91,22 @@ std::vector<int64_t> reduction_buffers(const ParameterPlacement& plan, const Par
   return bytes;
 }
 
-// Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of(), or that of
-// reduction_buffers() if gradients exist by unit.
-RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, const std::vector<int64_t>& begun,
+// Bytes of other ranks' partial sums that a rank holds during reductions. One of the two is empty.
+struct ReductionBytes {
+  ReductionBytes(const ParameterPlacement& plan, const ParameterShard& held, const GradientStaging& staging, int rank) {
+    if (plan.has_gradients_by_unit()) {
+      by_bucket = reduction_buffers(plan, held, rank);
+    } else {
+      by_layer = staging.of(held.buckets, rank);
+    }
+  }
+  auto operator<=>(const ReductionBytes&) const = default;
+
+  std::vector<int64_t> by_layer, by_bucket;
+};
+
+// Returns the peak bytes of the rank's row of passes.
+RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, const ReductionBytes& reductions,
                    const MatrixCosts& matrices, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.data_shard(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.data_shard(rank), plan.stages.size());
@@ -108,7 +121,7 @@ RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, c
       for (const bool last : {false, true}) {
         known[stage][{sequences, last}] =
             microbatch_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
-                             last && !plan.has_gradients_by_unit() ? begun : std::vector<int64_t>());
+                             last ? reductions.by_layer : std::vector<int64_t>());
       }
     }
   }
@@ -117,24 +130,26 @@ RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, c
     const auto at = static_cast<size_t>(stage);
     return sequences == 0 ? MicrobatchBytes() : known[at].at({sequences, microbatch == completes[at]});
   };
-  const std::vector<UnitBytes> units =
-      plan.has_gradients_by_unit() ? unit_bytes(plan, held, begun, matrices, rank) : std::vector<UnitBytes>();
+  std::vector<UnitBytes> units;
+  if (plan.has_gradients_by_unit()) units = unit_bytes(plan, held, reductions.by_bucket, matrices, rank);
   RowBytes row = rows.peak(plan.pipeline_rank(rank), bytes_of, units);
   row.all += streams;
   if (plan.has_gradients_by_unit()) return row;
   // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
   // backward.
-  if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) row.all += begun.front();
+  if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) {
+    row.all += reductions.by_layer.front();
+  }
   return row;
 }
 
 // Ranks with equal keys have rows with equal bytes, which are computed once.
 struct RowKey {
-  RowKey(const ParameterPlacement& plan, const ParameterShards& held, std::vector<int64_t> sums,
+  RowKey(const ParameterPlacement& plan, const ParameterShards& held, ReductionBytes reductions_in,
          const MatrixCosts& matrices, int rank)
       : positions{held.replica_leader(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
                   plan.mesh.coord(rank, kRing)},
-        begun(std::move(sums)) {
+        reductions(std::move(reductions_in)) {
     for (const Range& microbatch : plan.data_shard(rank).microbatches) sequences.push_back(microbatch.size());
     if (!plan.config.optimizer.in_backward) return;
     updates = matrices.temporary_bytes;
@@ -143,7 +158,8 @@ struct RowKey {
   auto operator<=>(const RowKey&) const = default;
 
   std::array<int, 4> positions;
-  std::vector<int64_t> begun, sequences, updates;
+  ReductionBytes reductions;
+  std::vector<int64_t> sequences, updates;
 };
 
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
@@ -170,14 +186,14 @@ int64_t state_bytes_of(const ParameterPlacement& plan, const ParameterShard& hel
   return bytes;
 }
 
-// Returns the temporary bytes after the row: of the sums over replicas, and of an update. Sharded gradients may all be
+// Returns the temporary bytes after the row: of the sums over copies, and of an update. Sharded gradients may all be
 // summed at a time, others one bucket after the other.
 int64_t bytes_after_row(const ParameterPlacement& plan, const ParameterShard& held, const MatrixCosts& matrices,
                         int rank) {
   if (plan.config.optimizer.in_backward) return 0;
   int64_t sums = 0;
   for (const GradientBucket& bucket : held.buckets) {
-    const int64_t bytes = replica_buffer(plan, bucket, rank);
+    const int64_t bytes = copies_buffer(plan, bucket, rank);
     sums = plan.has_gradients_by_unit() ? sums + bytes : std::max(sums, bytes);
   }
   return std::max(sums, std::ranges::max(matrices.temporary_bytes) + state_on_device(plan, rank));
@@ -192,20 +208,23 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
   for (size_t bucket = 0; bucket < held.buckets.size(); ++bucket) {
     unsharded += plan.belongs_to_unit(bucket) ? 0 : held.buckets[bucket].elements.size();
   }
-  const int64_t masters = element == master && !plan.shards_weights() ? 0 : owned * master;
-  const int64_t values = !plan.shards_weights() ? elements : element == master ? unsharded : unsharded + owned;
+  const auto kept = [&](KeptElements which) {
+    return which == KeptElements::all ? elements : which == KeptElements::owned ? unsharded + owned : unsharded;
+  };
+  // In the dtype of the masters, working values share their memory.
+  const KeptElements values = plan.kept_values();
+  const bool shares = element == master;
+  const int64_t masters = shares && values == KeptElements::all ? 0 : owned * master;
+  const int64_t kept_values = kept(shares && values == KeptElements::owned ? KeptElements::none : values);
   const int64_t state = state_bytes_of(plan, held, rank);
-  const int64_t kept_gradients = !plan.has_gradients_by_unit()     ? elements
-                                 : plan.config.optimizer.in_backward ? unsharded
-                                                                     : unsharded + owned;
   // With post-validation a rank keeps copies of weights and optimizer state, because its step may have to be undone.
   // The last pipeline rank has the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t state_copies = undoes ? 2 * state : state;
   const int64_t on_host = plan.config.optimizer.offload ? state_copies : 0;
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  return {.parameters = values * element + masters,
-          .gradients = kept_gradients * master,
+  return {.parameters = kept_values * element + masters,
+          .gradients = kept(plan.kept_gradients()) * master,
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
           .working = std::max(row.all, bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
@@ -224,10 +243,9 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const Para
   std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const ParameterShard& own = held.of(rank);
-    const std::vector<int64_t> begun =
-        plan.has_gradients_by_unit() ? reduction_buffers(plan, own, rank) : staging.of(own.buckets, rank);
-    const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, updates.of(rank), rank));
-    if (is_new) row->second = row_bytes(plan, own, begun, updates.of(rank), rows, rank);
+    const ReductionBytes reductions(plan, own, staging, rank);
+    const auto [row, is_new] = known.try_emplace(RowKey(plan, held, reductions, updates.of(rank), rank));
+    if (is_new) row->second = row_bytes(plan, own, reductions, updates.of(rank), rows, rank);
     memory.push_back(memory_of_rank(plan, own, row->second, updates.of(rank), statistics, rank));
   }
   return memory;

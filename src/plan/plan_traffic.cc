@@ -258,13 +258,13 @@ struct BucketCalls {
   std::vector<std::vector<int64_t>> reductions, gathers;  // by pipeline rank, by bucket
 };
 
-// Adds the sum of a bucket's sharded gradients over their replicas, once a step.
-void add_sum_over_replicas(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held,
-                           size_t bucket) {
-  const Axes axes = plan.replica_axes();
+// Adds the sum of a bucket's sharded gradients over the copies of sharded states, once a step.
+void add_sum_over_copies(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held,
+                         size_t bucket) {
+  const Axes axes = plan.copy_axes();
   if (axes.empty()) return;
-  const std::string name = fmt::format("gradients over replicas, bucket {} of {}", bucket + 1, plan.buckets.size());
-  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes, CommunicationKind::replica_gradients);
+  const std::string name = fmt::format("gradients over copies, bucket {} of {}", bucket + 1, plan.buckets.size());
+  auto entry = collective_entry(plan, name, CollectiveKind::all_reduce, axes, CommunicationKind::gradients_of_copies);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const GradientBucket& of_rank = held.of(rank).buckets[bucket];
     const Range chunk = of_rank.chunk(plan.mesh.group_index(rank, of_rank.axes));
@@ -310,7 +310,7 @@ void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, cons
     if (plan.shards_optimizer()) {
       add(CommunicationKind::gradients, CollectiveKind::reduce_scatter, reduce_scatter_bytes, master, calls.reductions);
       add(CommunicationKind::weights, CollectiveKind::all_gather, all_gather_bytes, element, calls.gathers);
-      add_sum_over_replicas(entries, plan, held, i);
+      add_sum_over_copies(entries, plan, held, i);
     } else {
       add(CommunicationKind::gradients, CollectiveKind::all_reduce, reduction_bytes, master, calls.reductions);
     }

@@ -11,6 +11,7 @@
 #include "mesh/mesh.h"
 #include "model/architecture.h"
 #include "parallel/data/plan.h"
+#include "parallel/data/zero_plan.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/tensor/traffic_plan.h"
 #include "plan/links.h"
@@ -65,14 +66,15 @@ struct Sharding {
   bool shards_optimizer() const { return config.parallelism.zero_stage >= 1; }
   bool shards_gradients() const { return config.parallelism.zero_stage >= 2; }
   bool shards_weights() const { return config.parallelism.zero_stage >= 3; }
+  /// The gradients, and the working values of the weights, that a rank keeps between the passes of a step. Those of
+  /// buckets that belong to no unit always exist in full.
+  KeptElements kept_gradients() const { return orthant::kept_gradients(config); }
+  KeptElements kept_values() const { return shards_weights() ? KeptElements::owned : KeptElements::all; }
   /// See has_gradients_by_unit(Config).
   bool has_gradients_by_unit() const { return orthant::has_gradients_by_unit(config); }
-  /// The axes over which sharded states have replicas; their gradients are summed over these after the reduce-scatter.
-  Axes replica_axes() const { return mesh.has(kReplica) ? Axes{kReplica} : Axes{}; }
-  /// True if the gradients of every microbatch are reduced by themselves, not only their sum over the step.
-  bool reduces_each_microbatch() const {
-    return shards_gradients() && !(shards_weights() && config.parallelism.zero_reshard == "step");
-  }
+  /// The axes over which sharded states have copies; their gradients are summed over these after the reduce-scatter.
+  Axes copy_axes() const { return mesh.has(kReplica) ? Axes{kReplica} : Axes{}; }
+  Reshard reshard() const { return reshard_named(config.parallelism.zero_reshard); }
 };
 
 /// Shards the run; a pure function of config and facts. Throws ConfigError if the mesh cannot train the model and

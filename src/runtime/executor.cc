@@ -83,14 +83,17 @@ void Executor::carry_out(const Action& action, size_t index) {
     case ActionKind::RECV_B: return receive(action);
     case ActionKind::REDUCE: return work_.reduce(action);
     case ActionKind::STEP: return step(action);
-    case ActionKind::FINALIZE:
-      return;
+    case ActionKind::FINALIZE: return;
+    case ActionKind::UNSHARD:
+      if (work_.unshard) return work_.unshard(action.stage);
+      break;
+    case ActionKind::RESHARD:
+      if (work_.reshard) return work_.reshard(action.stage);
+      break;
     default:
-      if (action.kind == ActionKind::UNSHARD && work_.unshard) return work_.unshard(action.stage);
-      if (action.kind == ActionKind::RESHARD && work_.reshard) return work_.reshard(action.stage);
       if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
-      throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }
+  throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
 }
 
 // In its middle, a STEP waits for the statistics of other ranks. Shifting the start of its interval by that time

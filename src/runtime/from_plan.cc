@@ -34,11 +34,8 @@ FlatChunks owned_chunks(const Mesh& mesh, const std::vector<GradientBucket>& buc
 
 // The part of the states that a rank keeps. A bucket is a segment.
 KeptStates kept_states(const Plan& plan, const std::vector<GradientBucket>& buckets, int rank) {
-  using enum KeptStates::Elements;
   KeptStates kept;
-  if (plan.shards_gradients()) kept.gradients = owned;
-  if (plan.config.optimizer.in_backward) kept.gradients = none;
-  if (plan.shards_weights()) kept.values = owned;
+  kept.gradients = plan.kept_gradients(), kept.values = plan.kept_values();
   if (plan.shards_optimizer()) kept.owned = owned_chunks(plan.mesh, buckets, rank);
   for (const GradientBucket& bucket : buckets) kept.segments.emplace_back(bucket.elements.begin, bucket.elements.end);
   return kept;

@@ -118,14 +118,14 @@ void ModelStages::for_each_own_bucket(int stage, const std::function<void(int)>&
 
 void ModelStages::wait_for_weights(const Action& pass) {
   if (!sharded_) return;
-  for (const int unit : pipeline_.units.read_by(pass)) {
+  for (const int unit : pipeline_.units.units_of(pass)) {
     for_each_own_bucket(unit, [this](int bucket) { sharded_->wait_for(bucket); });
   }
 }
 
 void ModelStages::allocate_gradients(const Action& pass) {
   if (!sharded_) return;
-  for (const int unit : pipeline_.units.read_by(pass)) {
+  for (const int unit : pipeline_.units.units_of(pass)) {
     for_each_own_bucket(unit, [this](int bucket) { sharded_->allocate_gradients(bucket); });
   }
 }

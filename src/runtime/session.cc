@@ -27,7 +27,7 @@ std::unique_ptr<GradientReducer> reducer_of(const Plan& plan, Comm& comm, Weight
                                             const SessionParts& parts) {
   if (plan.has_gradients_by_unit()) return nullptr;
   return std::make_unique<GradientReducer>(comm, weights.gradients(), parts.buckets, uses_of(model, weights),
-                                           reduction_of(parts), plan.replica_axes());
+                                           reduction_of(parts), plan.copy_axes());
 }
 
 std::unique_ptr<ShardedStates> sharded_states_of(const Plan& plan, Comm& comm, Weights& weights,
@@ -36,7 +36,7 @@ std::unique_ptr<ShardedStates> sharded_states_of(const Plan& plan, Comm& comm, W
   std::vector<bool> in_unit;
   for (size_t bucket = 0; bucket < parts.buckets.size(); ++bucket) in_unit.push_back(plan.belongs_to_unit(bucket));
   return std::make_unique<ShardedStates>(comm, weights, parts.buckets, std::move(in_unit), uses_of(model, weights),
-                                         reduction_of(parts), plan.replica_axes());
+                                         reduction_of(parts), plan.copy_axes());
 }
 
 }  // namespace

@@ -33,8 +33,9 @@ struct MicrobatchBytes {
 
 /// Weights and gradients of a stage that exist in full only while passes need them.
 struct UnitBytes {
-  std::vector<int> forward = {}, backward = {};  // stages whose gradients the stage's loss, and its B, I and W write
-  int64_t weights = 0;         // held from UNSHARD to RESHARD
+  /// Stages whose gradients are written: forward by the F with the loss, backward by B, I and W.
+  std::vector<int> forward = {}, backward = {};
+  int64_t weights = 0;  // held from UNSHARD to RESHARD
   /// Gradients are held from the first pass that writes them, a reduction's buffers from REDUCE. Both are freed when
   /// the reduction is complete: at the next REDUCE, at a pass that writes to the same bucket, or at the row's end. If
   /// only this rank has a part in it, it is complete at once.

@@ -70,9 +70,9 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
        "parallelism.pipeline_parallel_degree = -1 (run.toml:2) and parallelism.data_parallel_degree = -1 (default): "
        "only one degree may be -1; set it to 1, or parallelism.data_parallel_degree to 1"},
       {"[optimizer]\nin_backward = true\n[training]\nlocal_batch_size = 8",
-       "training.max_norm = 1.0 (default) must be 0 unless training.clip_by is \"previous_norm\" with "
-       "optimizer.in_backward = true (run.toml:2), because the norm of all gradients is known only after backward; set "
-       "it to 0, or training.clip_by to \"previous_norm\", or optimizer.in_backward to false"},
+       "training.max_norm = 1.0 (default) must be 0 with optimizer.in_backward = true (run.toml:2), unless "
+       "training.clip_by = \"previous_norm\", because the norm of all gradients is known only after backward; set it "
+       "to 0, or training.clip_by to \"previous_norm\", or optimizer.in_backward to false"},
       {"[parallelism]\ndata_parallel_shard_degree = 2",
        "parallelism.data_parallel_shard_degree = 2 (run.toml:2) has no effect with parallelism.zero_stage = 0 "
        "(default); set it to 0, or parallelism.zero_stage to 1"},

@@ -86,9 +86,9 @@ TEST(HeldBuckets, HaveChunksThatTileThemAndDivideNoBlock) {
       const auto parts = plan.chunk_parts(rank);
       for (size_t i = 0; i < parts.size(); ++i) {
         const int64_t size = plan.parameters_of(rank)[i].shard_size();
-        const bool has_one_owner = requires_single_owner(plan.config.optimizer, plan.parameters[i]);
+        const bool is_matrix = plan.is_updated_as_matrix(i);
         const auto is_border = [&](int64_t at) {
-          return at == 0 || at == size || (!has_one_owner && at % kNormBlockElements == 0);
+          return at == 0 || at == size || (!is_matrix && at % kNormBlockElements == 0);
         };
         EXPECT_TRUE(is_border(parts[i].begin) && is_border(parts[i].end)) << plan.parameters[i].name << ", " << rank;
       }

@@ -48,10 +48,10 @@ int64_t state_traffic(const Plan& plan, size_t rank) {
   }
   return bytes;
 }
-int64_t replica_traffic(const Plan& plan, size_t rank) {
+int64_t copies_traffic(const Plan& plan, size_t rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.kind == CommunicationKind::replica_gradients) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == CommunicationKind::gradients_of_copies) bytes += entry.bytes_per_rank[rank];
   }
   return bytes;
 }
@@ -102,7 +102,7 @@ TEST(ZeroPlan, HasTheGoldenBytesOfLlama3WithCopies) {
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     EXPECT_NEAR(states_gib(plan.memory[rank]), 16.83, 0.0051) << rank;
     EXPECT_NEAR(static_cast<double>(state_traffic(plan, rank)) / kGiB, 52.35, 0.0051) << rank;
-    EXPECT_NEAR(static_cast<double>(replica_traffic(plan, rank)) / kGiB, 5.61, 0.0051) << rank;
+    EXPECT_NEAR(static_cast<double>(copies_traffic(plan, rank)) / kGiB, 5.61, 0.0051) << rank;
   }
 }
 
@@ -130,7 +130,7 @@ TEST(ZeroPlan, SendsTheFormulaExactlyWithCopies) {
         int64_t in_copies = 0, over_copies = 0, elements = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           in_copies += state_traffic(plan, static_cast<size_t>(rank));
-          over_copies += replica_traffic(plan, static_cast<size_t>(rank));
+          over_copies += copies_traffic(plan, static_cast<size_t>(rank));
           for (const GradientBucket& bucket : plan.buckets_of(rank)) elements += bucket.elements.size();
         }
         const int64_t parameters = elements / shards / copies;  // of all stages

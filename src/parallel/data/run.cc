@@ -15,7 +15,7 @@ at::Tensor part(const at::Tensor& flat, const Range& elements) {
 }  // namespace
 
 GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets,
-                                 std::vector<int> uses, Reduction reduction, Axes replicas)
+                                 std::vector<int> uses, Reduction reduction, Axes copy_axes)
     : comm_(comm),
       flat_(std::move(flat)),
       buckets_(std::move(buckets)),
@@ -23,7 +23,7 @@ GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<Gradie
       bucket_of_(uses_.size()),
       outstanding_(buckets_.size()),
       reduction_(reduction),
-      replicas_(std::move(replicas)),
+      copy_axes_(std::move(copy_axes)),
       work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const int w : buckets_[b].weights) bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
@@ -74,8 +74,8 @@ void GradientReducer::finish(int bucket) {
   while (next_ >= bucket) start(next_--);
   work_[static_cast<size_t>(bucket)].wait();
   const GradientBucket& reduced = buckets_[static_cast<size_t>(bucket)];
-  if (replicas_.empty() || reduced.elements.size() == 0) return;
-  comm_.all_reduce(part(flat_, reduced.chunk(comm_.position(reduced.axes))), replicas_).wait();
+  if (copy_axes_.empty() || reduced.elements.size() == 0) return;
+  comm_.all_reduce(part(flat_, reduced.chunk(comm_.position(reduced.axes))), copy_axes_).wait();
 }
 
 void gather_chunks(Comm& comm, const std::vector<GradientBucket>& buckets, const at::Tensor& flat) {

@@ -23,10 +23,10 @@ enum class Reduction { all_reduce, reduce_scatter };
 class GradientReducer {
  public:
   /// `flat` is the flat gradient buffer. uses[w] is the number of times that one microbatch adds to the gradient of
-  /// weight w. The own chunk of a reduce-scatter is then summed over the axes `replicas`, if there are any. The Comm
-  /// must outlive the reducer.
+  /// weight w. The own chunk of a reduce-scatter is then summed over `copy_axes`, along which the sharded states have
+  /// copies. The Comm must outlive the reducer.
   GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses,
-                  Reduction reduction = Reduction::all_reduce, Axes replicas = {});
+                  Reduction reduction = Reduction::all_reduce, Axes copy_axes = {});
 
   /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);
@@ -47,7 +47,7 @@ class GradientReducer {
   std::vector<int> bucket_of_;       // bucket, by weight
   std::vector<int64_t> outstanding_; // writes still missing in this step, by bucket
   Reduction reduction_;
-  Axes replicas_;
+  Axes copy_axes_;
   std::vector<Work> work_;           // reductions that have started, by bucket
   int next_ = -1;                    // the bucket to start next; buckets start from the last to the first
 };

@@ -9,14 +9,14 @@
 namespace orthant {
 
 ShardedStates::ShardedStates(Comm& comm, Weights& weights, std::vector<GradientBucket> buckets,
-                             std::vector<bool> in_unit, std::vector<int> uses, Reduction reduction, Axes replicas)
+                             std::vector<bool> in_unit, std::vector<int> uses, Reduction reduction, Axes copy_axes)
     : comm_(comm),
       weights_(weights),
       buckets_(std::move(buckets)),
       in_unit_(std::move(in_unit)),
       uses_(std::move(uses)),
       kind_(reduction),
-      replicas_(std::move(replicas)),
+      copy_axes_(std::move(copy_axes)),
       owned_offsets_(buckets_.size()),
       gathers_(buckets_.size()),
       reduced_(buckets_.size()),
@@ -121,7 +121,7 @@ void ShardedStates::complete_reduction() {
     add_to_owned(bucket);
   } else {
     const at::Tensor sum = chunk_in_bucket(weights_.segmented_gradients().segment(static_cast<size_t>(bucket)), bucket);
-    if (!replicas_.empty()) comm_.all_reduce(sum, replicas_).wait();
+    if (!copy_axes_.empty()) comm_.all_reduce(sum, copy_axes_).wait();
     on_summed(bucket);
   }
   const auto b = static_cast<size_t>(bucket);
@@ -140,19 +140,19 @@ void ShardedStates::add_to_owned(int bucket) {
   }
 }
 
-void ShardedStates::sum_over_replicas() {
-  if (replicas_.empty() || !weights_.owned_gradients().defined()) return;
+void ShardedStates::sum_over_copies() {
+  if (copy_axes_.empty() || !weights_.owned_gradients().defined()) return;
   std::vector<Work> sums;
   for (int bucket = 0; bucket < std::ssize(buckets_); ++bucket) {
     if (is_empty(bucket)) continue;
-    sums.push_back(comm_.all_reduce(chunk_in_owned(weights_.owned_gradients(), bucket), replicas_));
+    sums.push_back(comm_.all_reduce(chunk_in_owned(weights_.owned_gradients(), bucket), copy_axes_));
   }
   for (Work& sum : sums) sum.wait();
 }
 
 void ShardedStates::finish() {
   complete_reduction();
-  sum_over_replicas();
+  sum_over_copies();
   for (size_t b = 0; b < buckets_.size(); ++b) {
     if (is_empty(static_cast<int>(b))) continue;
     ORTHANT_CHECK(reduced_[b] && !(in_unit_[b] && weights_.segmented_gradients().is_allocated(b)), b);

@@ -15,15 +15,16 @@
 namespace orthant {
 
 /// Gathers the weights of a bucket from the chunks of all ranks, and reduces its gradients to the rank's own chunk. A
-/// bucket is a segment of the Weights with the same number. Gradients of at most one bucket are in reduction at a time,
-/// so that a rank holds the gradients of two units in full: one in reduction, one that backward writes.
+/// bucket is a segment of the Weights with the same number. Only one bucket is in reduction at a time. If every
+/// backward is followed by a reduction, a rank holds the gradients of two units in full.
 class ShardedStates {
  public:
   /// in_unit[b]: true if bucket b belongs to a unit, so that its memory is freed between passes; all others stay
   /// allocated. uses[w] is the number of times that one microbatch adds to the gradient of weight w. The own chunk of a
-  /// reduce-scatter is then summed over the axes `replicas`, if there are any. Comm and weights must outlive it.
+  /// reduce-scatter is then summed over `copy_axes`, along which the sharded states have copies. Comm and weights must
+  /// outlive it.
   ShardedStates(Comm& comm, Weights& weights, std::vector<GradientBucket> buckets, std::vector<bool> in_unit,
-                std::vector<int> uses, Reduction reduction, Axes replicas);
+                std::vector<int> uses, Reduction reduction, Axes copy_axes);
 
   /// Must be set if the weights keep no gradients: called with each bucket when its gradients are summed over all
   /// ranks, before they are freed. All ranks of a bucket call it in the same order.
@@ -35,7 +36,7 @@ class ShardedStates {
   /// Returns when the weights have arrived.
   void wait_for(int bucket);
   void reshard(int bucket);
-  /// Drops all gathered weights: the owned values have changed.
+  /// Frees all gathered weights, because the owned values have changed.
   void reshard_all();
   /// After an update: gathers the weights that stay allocated.
   void gather_resident_weights();
@@ -50,8 +51,9 @@ class ShardedStates {
   /// has written counts as zeros. Over n ranks, (n-1)/n of the gradients' bytes from each, or twice that in an
   /// all-reduce.
   void reduce(int bucket);
-  /// Returns when all reductions are done. Throws LogicError if a gradient was written fewer times than the step's
-  /// microbatches require, or was not reduced after its last write.
+  /// Completes the reductions, then sums the kept gradient chunks over the copies: over r of them, 2 (r-1)/r of the
+  /// bytes. Throws LogicError if a gradient was written fewer times than the step's microbatches require, or was not
+  /// reduced after its last write.
   void finish();
 
  private:
@@ -67,8 +69,7 @@ class ShardedStates {
   /// bucket's gradients.
   void complete_reduction();
   void add_to_owned(int bucket);
-  /// Sums the owned gradients over the replicas: over r of them, 2 (r-1)/r of the bytes.
-  void sum_over_replicas();
+  void sum_over_copies();
 
   Comm& comm_;
   Weights& weights_;
@@ -76,7 +77,7 @@ class ShardedStates {
   const std::vector<bool> in_unit_;
   const std::vector<int> uses_;
   const Reduction kind_;
-  const Axes replicas_;
+  const Axes copy_axes_;
   std::vector<int64_t> owned_offsets_;  // of the own chunk among the owned elements, by bucket
   std::vector<Work> gathers_;           // by bucket
   struct Started {

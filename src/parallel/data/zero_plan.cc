@@ -1,6 +1,7 @@
 #include "parallel/data/zero_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -17,30 +18,40 @@ bool completes_backward(const Action& action) { return action.kind == B || actio
 }  // namespace
 
 Reshard reshard_named(const std::string& name) {
-  if (name == "never") return Reshard::never;
-  if (name == "step") return Reshard::step;
-  ORTHANT_CHECK(name == "microbatch", name);
-  return Reshard::microbatch;
+  const auto found = std::ranges::find(kReshardNames, name);
+  ORTHANT_CHECK(found != std::end(kReshardNames), name);
+  return static_cast<Reshard>(found - std::begin(kReshardNames));
 }
 
-const std::vector<int>& ShardedUnits::read_by(const Action& pass) const {
+std::string name_of(Reshard reshard) { return kReshardNames[static_cast<size_t>(reshard)]; }
+
+bool reduces_each_microbatch(int64_t zero_stage, Reshard reshard) {
+  return zero_stage == 2 || (zero_stage == 3 && reshard != Reshard::step);
+}
+
+int64_t num_gathers(int64_t zero_stage, Reshard reshard, int64_t microbatches) {
+  if (zero_stage == 0) return 0;
+  if (zero_stage < 3 || reshard == Reshard::step) return 1;
+  return reshard == Reshard::never ? microbatches : 2 * microbatches;
+}
+
+const std::vector<int>& ShardedUnits::units_of(const Action& pass) const {
   return (pass.kind == F ? forward : backward)[static_cast<size_t>(pass.stage)];
 }
 
 std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUnits& units, Reshard reshard) {
-  const auto units_of = [&](const Action& action) { return units.read_by(action); };
   std::vector<size_t> uses;         // indices of the passes that read sharded weights
   std::map<int, size_t> last_use;  // by unit
   for (size_t i = 0; i < row.size(); ++i) {
-    if (!reads_weights(row[i]) || units_of(row[i]).empty()) continue;
+    if (!reads_weights(row[i]) || units.units_of(row[i]).empty()) continue;
     uses.push_back(i);
-    for (const int unit : units_of(row[i])) last_use[unit] = i;
+    for (const int unit : units.units_of(row[i])) last_use[unit] = i;
   }
   std::vector<Action> out;
   std::set<int> gathered;
   const auto gather = [&](size_t use) {
     if (use >= uses.size()) return;
-    for (const int unit : units_of(row[uses[use]])) {
+    for (const int unit : units.units_of(row[uses[use]])) {
       if (gathered.insert(unit).second) out.push_back({UNSHARD, unit});
     }
   };
@@ -54,7 +65,7 @@ std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUni
     ++use;
     const bool forward = row[i].kind == F;
     waiting[row[i].stage] += forward ? 1 : -1;
-    for (const int unit : units_of(row[i])) {
+    for (const int unit : units.units_of(row[i])) {
       const bool idle = !forward && waiting[unit] == 0;
       const bool frees = last_use[unit] == i || reshard == Reshard::microbatch || (reshard == Reshard::never && idle);
       if (!frees) continue;

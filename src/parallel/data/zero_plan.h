@@ -8,6 +8,7 @@
 //   2UNSHARD 1UNSHARD 2B0 2RESHARD 2REDUCE_GRAD0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD0 0B0 0RESHARD 0REDUCE_GRAD0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,20 +16,28 @@
 
 namespace orthant {
 
-/// When gathered weights are freed. microbatch: after each forward and each backward. never: not after a forward, but
-/// after a backward, once no other microbatch of the stage has a backward to run. step: after the last pass of the row.
+/// Gathered weights are freed after the row's last pass that reads them. microbatch: also after every forward and
+/// backward. never: also after a backward, if no microbatch of the stage is between its forward and its backward.
 enum class Reshard { never, step, microbatch };
-/// The rule's name in the run file: "never", "step" or "microbatch".
+/// The names of these rules in the run file, in the order of the enumeration.
+inline constexpr const char* kReshardNames[] = {"never", "step", "microbatch"};
 Reshard reshard_named(const std::string& name);
+std::string name_of(Reshard reshard);
+
+/// True if the gradients of every microbatch are reduced by themselves, not only their sum over the step.
+bool reduces_each_microbatch(int64_t zero_stage, Reshard reshard);
+/// Number of times that a step of this many microbatches gathers the weights of a unit. In a pipeline, `never` may
+/// gather them less often, because they stay while microbatches wait for their backward.
+int64_t num_gathers(int64_t zero_stage, Reshard reshard, int64_t microbatches);
 
 /// The sharded units of a schedule whose stages are units.
 struct ShardedUnits {
-  /// By stage: the units that its F uses, and those that its B, I and W use: their weights are read, and the gradients
-  /// of the second list are written. F of a stage with the loss also writes gradients, those of the first list. Each
-  /// list has the stage itself, if it is a unit. F of a tied output layer also uses the unit of the embedding.
+  /// By stage: the units of its F, and those of its B, I and W. Each list has the stage itself, if it is a unit. F of a
+  /// tied output layer also uses the unit of the embedding.
   std::vector<std::vector<int>> forward, backward;
 
-  const std::vector<int>& read_by(const Action& pass) const;
+  /// The units of a pass. F, B and I read their weights; B, I, W and the F with the loss write their gradients.
+  const std::vector<int>& units_of(const Action& pass) const;
   /// By stage: positions in buckets_by_stage()[stage], as in REDUCE, of the buckets that the stage reduces after its
   /// own backward. All others follow at the end of the row.
   std::vector<std::vector<int>> buckets;

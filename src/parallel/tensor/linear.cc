@@ -123,7 +123,7 @@ void summa_weight_gradient(const Call& call, const at::Tensor& x, const at::Tens
   add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.unsharded.in).t());
 }
 
-at::Tensor all_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+at::Tensor run_backward(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
   accumulate_bias(*call.weight, flat(dy));
   const bool summa = call.mesh->plan().form == ProductForm::summa;
   at::Tensor dx;
@@ -150,14 +150,14 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& outer) {
+  static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
     const auto unsharded = context->saved_data["unsharded"].toIntVector();
     const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
                     reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
                     {unsharded[0], unsharded[1], static_cast<Stationary>(unsharded[2])}};
     // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
-    const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
-    return {all_gradients(call, x, dy, context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
+    const at::Tensor x = context->get_saved_variables()[0].detach(), dy = output_gradients[0].contiguous();
+    return {run_backward(call, x, dy, context->needs_input_grad(0)), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -170,7 +170,7 @@ at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weig
 
 at::Tensor tensor_linear_backward(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
                                   const UnshardedWeight& unsharded, const at::Tensor& dy) {
-  return all_gradients({&mesh, &weight, unsharded}, x.detach(), dy.contiguous(), true);
+  return run_backward({&mesh, &weight, unsharded}, x.detach(), dy.contiguous(), true);
 }
 
 }  // namespace orthant

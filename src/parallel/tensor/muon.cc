@@ -29,7 +29,7 @@ std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const MatrixRound&
   shards.clear();
   at::Tensor sent = at::cat(flat);
   flat.clear();
-  at::Tensor pieces = at::empty({elements.of_matrix()}, options);
+  at::Tensor pieces = at::empty({elements.matrix_elements()}, options);
   comm_.all_to_all(pieces, sent, axes_, elements.received_from, elements.sent_to).wait();
   sent.reset();
 
@@ -52,11 +52,11 @@ std::vector<at::Tensor> ShardedOrthogonalizer::orthogonalized(const MatrixRound&
     for_each_piece(matrix, [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
     pieces.reset();
     const at::Tensor result = orthant::orthogonalized(std::exchange(matrix, at::Tensor()));
-    pieces = at::empty({elements.of_matrix()}, options);
+    pieces = at::empty({elements.matrix_elements()}, options);
     for_each_piece(result, [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
 
-  const at::Tensor received = at::empty({elements.of_shards()}, options);
+  const at::Tensor received = at::empty({elements.shard_elements()}, options);
   comm_.all_to_all(received, pieces, axes_, elements.sent_to, elements.received_from).wait();
   std::vector<at::Tensor> results;
   int64_t offset = 0;

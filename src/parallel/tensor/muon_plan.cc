@@ -40,12 +40,12 @@ std::vector<std::string> axes_of_matrices(const Mesh& mesh, std::span<const size
   return axes;
 }
 
-int64_t RoundElements::of_shards() const { return sum(sent_to); }
-int64_t RoundElements::of_matrix() const { return sum(received_from); }
+int64_t RoundElements::shard_elements() const { return sum(sent_to); }
+int64_t RoundElements::matrix_elements() const { return sum(received_from); }
 
 int64_t RoundElements::sent() const {
   const auto own = static_cast<size_t>(position);
-  return of_shards() - sent_to[own] + of_matrix() - received_from[own];
+  return shard_elements() - sent_to[own] + matrix_elements() - received_from[own];
 }
 
 RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes, const MatrixRound& round,
@@ -68,7 +68,7 @@ RoundElements round_elements(const Mesh& mesh, std::span<const std::string> axes
 
 int64_t temporary_elements(const OptimizerConfig& optimizer, const MatrixRound& round, const RoundElements& elements,
                            const std::vector<ParameterInfo>& parameters) {
-  const int64_t shards = elements.of_shards(), matrix = elements.of_matrix();
+  const int64_t shards = elements.shard_elements(), matrix = elements.matrix_elements();
   const int64_t exchanged = std::max(2 * shards, shards + matrix);  // shards, and their copy that is sent; then both
   if (matrix == 0) return exchanged;
   return std::max(exchanged, update_elements(optimizer, parameters[round[static_cast<size_t>(elements.position)]]));

@@ -29,11 +29,11 @@ std::vector<std::string> axes_of_matrices(const Mesh& mesh, std::span<const size
 /// second exchange returns them.
 struct RoundElements {
   int position = 0;                    // the rank's own
-  std::vector<int64_t> sent_to;  // sent: its shards of the matrices that these positions compute
-  std::vector<int64_t> received_from;  // received: these positions' shards of its matrix; zeros if it computes none
+  std::vector<int64_t> sent_to;        // elements of its shards of the matrices that these positions compute
+  std::vector<int64_t> received_from;  // elements of these positions' shards of its matrix; zeros if it computes none
 
-  int64_t of_shards() const;  // sums over all positions, its own included
-  int64_t of_matrix() const;
+  int64_t shard_elements() const;  // sums over all positions, its own included
+  int64_t matrix_elements() const;
   /// Elements that the rank sends to other ranks in both exchanges.
   int64_t sent() const;
 };

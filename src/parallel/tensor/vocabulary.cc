@@ -43,11 +43,11 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     return part.view(mesh->part_shape(tokens.size(0), tokens.size(1)));
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& outer) {
+  static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
     const auto* mesh = reinterpret_cast<const SliceMesh*>(context->saved_data["mesh"].toInt());
     const auto& table = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const Range rows = mesh->column_rows(context->saved_data["vocabulary"].toInt());
-    EmbeddingShard(context->get_saved_variables()[0], rows).accumulate(*mesh, table, outer[0].contiguous());
+    EmbeddingShard(context->get_saved_variables()[0], rows).accumulate(*mesh, table, output_gradients[0].contiguous());
     return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -137,8 +137,8 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
     return at::scalar_tensor(losses * batch.loss_scale, at::kDouble);
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& outer) {
-    ORTHANT_CHECK(outer[0].item<double>() == 1.0);
+  static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
+    ORTHANT_CHECK(output_gradients[0].item<double>() == 1.0);
     return {context->get_saved_variables()[0],
             at::Tensor(),
             at::Tensor(),
