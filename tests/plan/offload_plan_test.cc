@@ -6,11 +6,10 @@
 #include "advice/advised_plan.h"
 #include "advice/explain.h"
 #include "tests/support/says.h"
+#include "tests/support/words.h"
 
 namespace orthant::offload_plan_test {
 namespace {
-
-using Words = std::vector<std::string>;
 
 Plan plan_of(int ranks, int layers, const Words& more) {
   Words words = {"run.device=cuda", "model.hidden_size=128", "model.intermediate_size=384",
@@ -21,17 +20,12 @@ Plan plan_of(int ranks, int layers, const Words& more) {
   return make_plan(parse_config("", "run.toml", words), {.ranks = ranks, .vocab_size = 512});
 }
 
-Words with(Words words, const std::string& more) {
-  words.push_back(more);
-  return words;
-}
-
 TEST(OffloadPlan, MovesTheStateOfTheOptimizer) {
   const std::string stage_1 = "parallelism.zero_stage=1", muon = "optimizer.name=muon";
   for (const auto& [ranks, keys] : std::vector<std::pair<int, Words>>{
            {1, {}}, {4, {}}, {4, {stage_1}}, {4, {muon}}, {4, {stage_1, "training.dtype=bfloat16"}},
            {2, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_post_validation=true"}}}) {
-    const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, "optimizer.offload=true"));
+    const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, {"optimizer.offload=true"}));
     for (int rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
       const MemoryBytes &before = kept.memory[at], &after = offloaded.memory[at];
@@ -63,14 +57,14 @@ TEST(OffloadPlan, MovesTheActivationsOfBlocks) {
     const int64_t stages = has_pipeline ? 2 : 1;
     const int64_t block = stages *
         (plan_of(ranks, 6, keys).memory[0].activations - plan_of(ranks, 4, keys).memory[0].activations) / (2 * live);
-    const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, offload));
+    const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, {offload}));
     const MemoryBytes &before = kept.memory[0], &after = offloaded.memory[0];
     EXPECT_EQ(after.host, live * 4 / stages * block) << keys.size();
     EXPECT_EQ(after.activations + after.host, before.activations);
     const int64_t microbatches = kept.data_shard(0).microbatches.size();
     EXPECT_EQ(after.host_copies, 2 * microbatches * 4 / stages * block);
     // While a pass runs, the device holds what two blocks save, however many there are.
-    const MemoryBytes deeper = plan_of(ranks, 6, with(keys, offload)).memory[0];
+    const MemoryBytes deeper = plan_of(ranks, 6, with(keys, {offload})).memory[0];
     EXPECT_GE(after.working, 2 * block);
     EXPECT_EQ(deeper.activations + deeper.working, after.activations + after.working);
     EXPECT_LT(after.total(), before.total());
@@ -83,7 +77,7 @@ TEST(OffloadPlan, NeedsNoMoreThanThereIs) {
                        "training.global_batch_size=2"};
   const Plan kept = plan_of(4, 4, apart);
   for (const std::string offload : {"optimizer.offload=true", "activation_checkpoint.offload=true"}) {
-    const Plan offloaded = plan_of(4, 4, with(apart, offload));
+    const Plan offloaded = plan_of(4, 4, with(apart, {offload}));
     for (size_t rank = 0; rank < 4; ++rank) {
       EXPECT_LE(offloaded.memory[rank].total(), kept.memory[rank].total()) << offload << ", " << rank;
     }

@@ -11,11 +11,10 @@
 #include "base/errors.h"
 #include "parallel/sequence/placement_plan.h"
 #include "tests/support/says.h"
+#include "tests/support/words.h"
 
 namespace orthant::plan_limits_test {
 namespace {
-
-using Words = std::vector<std::string>;
 
 std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2, .vocab_size = 257}) {
   try {
@@ -122,11 +121,12 @@ TEST(PlanLimits, DegreesOfShardedStatesMultiplyToTheDataRanks) {
   EXPECT_EQ(error_of({zero, replicate + "9223372036854775807"}, four),
             "parallelism.data_parallel_replicate_degree = 9223372036854775807 (command line) must divide the 4 data "
             "ranks; set it to 0");
-  EXPECT_TRUE(says(error_of({zero, shard + "4611686018427387904", replicate + "4"}, four), {"must equal the 4 data"}));
+  EXPECT_TRUE(says(error_of({zero, shard + "4611686018427387904", replicate + "4"}, four),
+                   {"must equal the number of data ranks, 4"}));
   EXPECT_EQ(error_of({zero, shard + "2", replicate + "4"}, four),
-            "parallelism.data_parallel_shard_degree = 2 (command line) x parallelism.data_parallel_replicate_degree = "
-            "4 (command line) must equal the 4 data ranks; set it to 1, or parallelism.data_parallel_replicate_degree "
-            "to 2");
+            "parallelism.data_parallel_shard_degree = 2 (command line) times "
+            "parallelism.data_parallel_replicate_degree = 4 (command line) must equal the number of data ranks, 4; set "
+            "it to 1, or parallelism.data_parallel_replicate_degree to 2");
   for (const Words& words : {Words{zero, shard + "1"}, {zero, replicate + "1"}, {zero, shard + "1", replicate + "4"},
                              {zero, shard + "4", replicate + "1"}, {zero, replicate + "2"}}) {
     EXPECT_EQ(error_of(words, four), "no error");
@@ -137,17 +137,16 @@ TEST(PlanLimits, DegreesOfShardedStatesMultiplyToTheDataRanks) {
 TEST(PlanLimits, AnUpdateInBackwardTakesOneMicrobatch) {
   const Words keys = {"optimizer.in_backward=true", "training.max_norm=0", "training.global_batch_size=8"};
   const RunFacts two{.ranks = 2, .vocab_size = 257};
-  const auto with = [&](const std::string& key) { return Words{keys[0], keys[1], keys[2], key}; };
-  EXPECT_EQ(error_of(with("training.local_batch_size=2"), two),
+  EXPECT_EQ(error_of(with(keys, {"training.local_batch_size=2"}), two),
             "optimizer.in_backward = true (command line) requires one microbatch in a step, because the gradients of "
             "several are added up before the update, but training.global_batch_size = 8 (command line) and "
             "training.local_batch_size = 2 (command line) make 2 microbatches on each data shard; set it to "
             "false, or training.local_batch_size to 4");
-  EXPECT_NO_THROW(make_plan(parse_config("", "run.toml", with("training.local_batch_size=4")), two));
-  EXPECT_EQ(error_of({keys[0], keys[1], keys[2], "training.local_batch_size=4", "parallelism.data_parallel_degree=1",
-                      "parallelism.pipeline_parallel_degree=-1"}, two),
-            "optimizer.in_backward = true (command line) requires 1 pipeline rank, not 2, because a pipeline adds up "
-            "the gradients of its microbatches before the update; set it to false");
+  EXPECT_NO_THROW(make_plan(parse_config("", "run.toml", with(keys, {"training.local_batch_size=4"})), two));
+  EXPECT_EQ(error_of(with(keys, {"training.local_batch_size=4", "parallelism.data_parallel_degree=1",
+                                 "parallelism.pipeline_parallel_degree=-1"}), two),
+            "optimizer.in_backward = true (command line) requires 1 pipeline rank, not 2, because this "
+            "version does not update in backward in a pipeline; set it to false");
 }
 
 // A value that is offered for one degree is legal together with the other degrees.
@@ -274,11 +273,6 @@ const Words kLong = {"model.hidden_size=2048",
                      "training.global_batch_size=16",
                      "training.local_batch_size=16",
                      "parallelism.context_parallel_ring=4"};
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 // The score rows that each of four ranks would keep have 2^61 elements per layer.
 TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {

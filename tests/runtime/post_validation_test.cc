@@ -134,11 +134,6 @@ bool sent_again(const Plan& plan, const std::vector<RankCourse>& ranks, int64_t 
   return again;
 }
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 std::string limit(double max_norm) { return fmt::format("training.max_norm={}", max_norm); }
 
 /// The plan and the traces with post-validation. run_both() has compared them with the synchronous run.

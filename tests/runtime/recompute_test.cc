@@ -11,11 +11,6 @@
 namespace orthant::runtime_recompute_test {
 namespace {
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 const TinyRun& run_of(const std::string& dtype) {
   const Words deep = {"model.num_hidden_layers=4", "model.dropout=0.1", "training.global_batch_size=8",
                       "training.local_batch_size=2"};

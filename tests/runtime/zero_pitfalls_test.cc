@@ -9,11 +9,6 @@
 namespace orthant::zero_pitfalls_test {
 namespace {
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 const Words kStage2 = {"parallelism.zero_stage=2"}, kStep = {"parallelism.zero_stage=3"},
             kNever = {"parallelism.zero_stage=3", "parallelism.zero_reshard=never"},
             kMicrobatch = {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"};
@@ -121,7 +116,7 @@ TEST(ZeroPitfalls, RecomputationGathersNothingMore) {
 }
 
 // Copies of sharded states must have the sum of all gradients, with one rank in each copy, with one copy, on uneven
-// sizes, and beside other kinds of parallelism. The control is the plan without the sums over copies, below.
+// sizes, and together with other kinds of parallelism. The control is the plan without the sums over copies, below.
 TEST(ZeroPitfalls, CopiesOfShardedStates) {
   const std::string tied = "model.tie_word_embeddings=true", four = "parallelism.data_parallel_degree=4",
                     two = "parallelism.data_parallel_degree=2";
@@ -144,11 +139,11 @@ TEST(ZeroPitfalls, CopiesOfShardedStates) {
 TEST(ZeroPitfalls, AMissingSumOverCopiesIsSeen) {
   const TinyRun run({"training.dtype=float64"});
   const Words two_copies = with(kStage2, {"parallelism.data_parallel_replicate_degree=2"});
-  const auto whole = train_ranks(run.plan(2), run.data(), {.steps = 2});
+  const auto unsharded = train_ranks(run.plan(2), run.data(), {.steps = 2});
   for (const bool sums : {true, false}) {
     Plan plan = run.plan(2, two_copies);
     if (!sums) std::ranges::find(plan.mesh.axes, kReplica, &Axis::name)->name = "unsummed";
-    EXPECT_EQ(difference(train_ranks(plan, run.data(), {.steps = 2}), whole) < 1e-12, sums);
+    EXPECT_EQ(difference(train_ranks(plan, run.data(), {.steps = 2}), unsharded) < 1e-12, sums);
   }
 }
 
@@ -190,7 +185,7 @@ TEST(ZeroPitfalls, AMissingGatherIsSeen) {
   EXPECT_NE(first_problem({ActionKind::RESHARD, 1}).find("1UNSHARD"), std::string::npos);
 }
 
-// The same run has the same bits, although gathers and reductions run beside the computation.
+// The same run has the same bits, although gathers and reductions run during the computation.
 TEST(ZeroPitfalls, OverlapChangesNoBit) {
   const TinyRun run({"training.dtype=float32", "training.local_batch_size=1"});
   for (const Words& stage : kSharded) {

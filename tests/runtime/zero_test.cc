@@ -4,129 +4,24 @@
 // rank's chunks, or drop the gradients of a microbatch.
 #include <gtest/gtest.h>
 
-#include "base/text.h"
-#include "tests/support/pipelines.h"
 #include "tests/support/sweep.h"
-#include "tests/support/tensor_cuts.h"
+#include "tests/support/zero_runs.h"
 
 namespace orthant::zero_test {
 namespace {
-
-const std::string kStage1 = "parallelism.zero_stage=1", kSmallBuckets = "parallelism.bucket_mib=0.004";
-
-struct Layout {
-  std::string name;
-  int ranks;
-  Words keys;
-};
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-std::vector<Layout> layouts() {
-  const std::string two = "parallelism.data_parallel_degree=2", tied = "model.tie_word_embeddings=true";
-  const Words deep = {"model.num_hidden_layers=4"};
-  return {{"one rank", 1, {}},
-          {"data 2", 2, {}},
-          {"data 3", 3, {kSmallBuckets}},
-          {"data 4, tied", 4, {tied}},
-          {"data 8, more ranks than sequences", 8, {kSmallBuckets}},
-          {"data 2, ring 2", 4, {kWithRing, kSmallBuckets}},
-          {"ulysses 2", 2, {kWithUlysses}},
-          {"data 2, Linformer on a ring of 2", 4,
-           {kWithRing, "model.objective=masked", "model.linformer_length=4",
-            "parallelism.context_parallel_attention=linformer", "parallelism.context_parallel_placement=contiguous"}},
-          {"data 2, [2, 2, 1]", 8, grid(2, 2, 1, {kSmallBuckets, kBatch[0]}).keys},
-          {"[2, 1, 2], the depth holds replicas", 4, grid(2, 1, 2, {kBatch[0]}).keys},
-          {"data 2, tensor 2 without sequence", 4, one_dimension(2, {kNoSequence, two}).keys},
-          {"data 2, tensor 2, head norms", 4, one_dimension(2, {"model.qk_norm=true", two}).keys},
-          {"data 2, 1f1b", 4, pipeline("1f1b", 2, {two, kSmallBuckets})},
-          {"data 2, zb_v, tied, both on one rank", 4, with(pipeline("zb_v", 2, {two, tied}), deep)},
-          {"data 2, gpipe, tied on two ranks", 4, pipeline("gpipe", 2, {two, tied, kSmallBuckets})},
-          {"data 2, algorithm_2", 4, cut("algorithm_2", "1f1b", 2, {two})},
-          {"data 2, interleaved, algorithm_1, tied", 4,
-           with(cut("algorithm_1", "interleaved_1f1b", 2, {two, tied}), deep)}};
-}
-
-// All bytes of the newest checkpoint's tensors, by file.
-std::map<std::string, std::string> checkpoint_bytes(const Plan& plan, int64_t step) {
-  const std::string folder = fmt::format("{}/checkpoints/step-{:06}", plan.config.job.dump_folder, step);
-  std::map<std::string, std::string> bytes;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") bytes[entry.path().filename()] = slurp(entry.path());
-  }
-  return bytes;
-}
-
-struct Trained {
-  std::vector<RankTrace> ranks;
-  std::map<std::string, std::string> files;
-  std::vector<std::vector<ParameterInfo>> parameters;  // by rank
-};
-Trained trained(const Plan& plan, const TinyRun& run, Course course) {
-  course.save = true;
-  Trained t{.ranks = train_ranks(plan, run.data(), course), .files = {}, .parameters = {}};
-  t.files = checkpoint_bytes(plan, course.steps);
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) t.parameters.push_back(plan.parameters_of(rank));
-  return t;
-}
-
-// The name of the first parameter whose shards differ in two flat buffers, which may order the parameters differently.
-std::string first_difference(const Trained& a, const at::Tensor& flat_a, const Trained& b, const at::Tensor& flat_b,
-                             size_t rank) {
-  const auto &of_a = a.parameters[rank], &of_b = b.parameters[rank];
-  const FlatLayout layout_a = flat_layout(of_a), layout_b = flat_layout(of_b);
-  for (size_t p = 0; p < of_a.size(); ++p) {
-    const int64_t size = of_a[p].shard_size();
-    const at::Tensor in_a = flat_a.narrow(0, layout_a.parameter_offsets[p], size);
-    if (!in_a.equal(flat_b.narrow(0, layout_b.parameter_offsets[p], size))) return of_a[p].name;
-  }
-  return "";
-}
-
-void expect_same_bits(const Trained& have, const Trained& want, const std::string& what) {
-  for (size_t rank = 0; rank < want.ranks.size(); ++rank) {
-    const auto &sharded = have.ranks[rank], &whole = want.ranks[rank];
-    ASSERT_EQ(sharded.steps.size(), whole.steps.size()) << what;
-    for (size_t step = 0; step < whole.steps.size(); ++step) {
-      EXPECT_EQ(sharded.steps[step].loss, whole.steps[step].loss) << what << ", rank " << rank;
-      EXPECT_EQ(sharded.steps[step].norm, whole.steps[step].norm) << what << ", rank " << rank;
-      EXPECT_EQ(first_difference(have, sharded.steps[step].gradients, want, whole.steps[step].gradients, rank), "")
-          << what << ", gradients of step " << step << ", rank " << rank;
-    }
-    EXPECT_EQ(first_difference(have, sharded.values, want, whole.values, rank), "") << what << ", rank " << rank;
-  }
-  EXPECT_GE(want.files.size(), 2u);
-  EXPECT_TRUE(have.files == want.files) << what;
-}
 
 SWEEP_TEST(Zero, StageOneHasTheBitsOfStageZero) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const TinyRun run({fmt::format("training.dtype={}", dtype), "training.max_norm=1"});
     for (const auto& [name, ranks, keys] : sweep.of(layouts(), 9)) {
       const std::string what = fmt::format("{}, {}", name, dtype);
-      const Plan whole = run.plan(ranks, keys), sharded = run.plan(ranks, with(keys, {kStage1}));
-      const Trained want = trained(whole, run, {.steps = 3}), have = trained(sharded, run, {.steps = 3});
+      const Plan unsharded = run.plan(ranks, keys), sharded = run.plan(ranks, with(keys, {kStage1}));
+      const Trained want = trained(unsharded, run, {.steps = 3}), have = trained(sharded, run, {.steps = 3});
       expect_same_bits(have, want, what);
       for (size_t rank = 0; rank < have.ranks.size(); ++rank) {
         EXPECT_EQ(have.ranks[rank].last().traffic, planned_traffic(sharded, rank)) << what << ", rank " << rank;
       }
     }
-  }
-}
-
-// The settings of stages 2 and 3, by name.
-const std::vector<std::pair<std::string, Words>> kStages = {
-    {"stage 2", {"parallelism.zero_stage=2"}},
-    {"stage 3, never", {"parallelism.zero_stage=3", "parallelism.zero_reshard=never"}},
-    {"stage 3, microbatch", {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"}},
-    {"stage 3, step", {"parallelism.zero_stage=3"}}};
-
-void expect_planned_traffic(const Trained& have, const Plan& plan, const std::string& what) {
-  for (size_t rank = 0; rank < have.ranks.size(); ++rank) {
-    EXPECT_EQ(have.ranks[rank].last().traffic, planned_traffic(plan, rank)) << what << ", rank " << rank;
   }
 }
 
@@ -149,106 +44,6 @@ SWEEP_TEST(Zero, StagesTwoAndThreeHaveTheBitsOfStageZero) {
       }
     }
   }
-}
-
-const Words kClipped = {"training.max_norm=0.5", "training.clip_by=previous_norm"};
-
-// Updates in backward have the bits of updates after it, with all stages of ZeRO and one microbatch. After the row no
-// gradient is left.
-SWEEP_TEST(UpdateInBackward, HasTheBitsOfAnUpdateAfterIt) {
-  const std::string in_backward = "optimizer.in_backward=true";
-  std::vector<Layout> cases;
-  for (const auto& [name, ranks, keys] : layouts()) {
-    if (std::ranges::any_of(keys, [](const std::string& key) { return key.find("pipeline_") != key.npos; })) continue;
-    cases.push_back({name, ranks, keys});
-    for (const auto& [stage, settings] : kStages) cases.push_back({name + ", " + stage, ranks, with(keys, settings)});
-  }
-  const Words copies = {"parallelism.zero_stage=2", "parallelism.data_parallel_replicate_degree=2"};
-  cases.push_back({"data 4 in 2 copies", 4, copies});
-  cases.push_back({"Muon", 3, {"optimizer.name=muon"}});
-  cases.push_back({"Muon, stage 1", 3, {"optimizer.name=muon", kStage1, kSmallBuckets}});
-  cases.push_back({"SGD, recomputed blocks", 2, {"optimizer.name=sgd", kRecompute}});
-  cases.push_back({"clipped by the previous norm, stage 1", 2, with(kClipped, {kStage1})});
-  cases.push_back({"clipped by the previous norm, Muon", 1, with(kClipped, {"optimizer.name=muon"})});
-  for (const char* dtype : {"float32", "bfloat16"}) {
-    const TinyRun run({fmt::format("training.dtype={}", dtype), "training.max_norm=0", "training.local_batch_size=7"});
-    for (const auto& [name, ranks, keys] : sweep.of(cases, 5)) {
-      const std::string what = fmt::format("{}, {}", name, dtype);
-      SCOPED_TRACE(what);
-      const Plan plan = run.plan(ranks, with(keys, {in_backward}));
-      const Trained want = trained(run.plan(ranks, keys), run, {.steps = 3});
-      const Trained have = trained(plan, run, {.steps = 3});
-      expect_same_bits(have, want, what);
-      expect_planned_traffic(have, plan, what);
-    }
-  }
-}
-
-// Clipping by the previous norm limits the second step as that norm says, and not the first.
-TEST(UpdateInBackward, IsClippedByThePreviousNorm) {
-  const TinyRun run({"training.local_batch_size=7", "optimizer.name=sgd", "optimizer.momentum=0",
-                     "optimizer.weight_decay=0"});
-  const auto train = [&](const Words& keys) {
-    return train_ranks(run.plan(1, with(keys, {"optimizer.in_backward=true"})), run.data(), {.steps = 2})[0].steps;
-  };
-  const auto clipped = train(kClipped), free = train({"training.max_norm=0"});
-  EXPECT_GT(clipped[0].norm, 0.5);
-  EXPECT_TRUE(clipped[0].weights.equal(free[0].weights));
-  const at::Tensor by_clipped = clipped[1].weights - clipped[0].weights, by_free = free[1].weights - free[0].weights;
-  EXPECT_NEAR((by_clipped.norm() / by_free.norm()).item<double>(), 0.5 / clipped[0].norm, 1e-6);
-}
-
-// A gradient that is not finite stops all later updates, so that the weights can be examined, and it is named.
-TEST(UpdateInBackward, StopsAtAGradientThatIsNotFinite) {
-  const TinyRun run({"training.local_batch_size=7", "training.max_norm=0", "optimizer.in_backward=true"});
-  const Plan plan = run.plan(1);
-  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(plan.mesh, rank, rendezvous);
-    Session session(plan, run.data().train, comm);
-    session.weights().initialize(1);
-    const std::string nan_parameter = "model.layers.1.mlp.down_proj.weight",
-                      earlier = "model.layers.0.mlp.down_proj.weight";
-    const auto index_of = [&](const std::string& name) {
-      const auto& all = session.weights().parameters();
-      return static_cast<size_t>(std::ranges::find(all, name, &ParameterInfo::name) - all.begin());
-    };
-    const Weight& nan_weight = session.weights()[nan_parameter];
-    session.weights().on_gradient = [&, count = session.weights().on_gradient](const Weight& weight) {
-      if (&weight == &nan_weight) weight.gradient.fill_(std::nan(""));
-      count(weight);
-    };
-    const at::Tensor head = session.weights().value(index_of("lm_head.weight")).clone(),
-                     below = session.weights().value(index_of(earlier)).clone();
-    const StepResult result = session.gradients(1, {});
-    EXPECT_TRUE(std::isnan(result.norm));
-    EXPECT_FALSE(session.weights().value(index_of("lm_head.weight")).equal(head));  // updated before
-    EXPECT_TRUE(session.weights().value(index_of(earlier)).equal(below));
-    EXPECT_EQ(session.find_first_not_finite(1).what, "the gradient of " + nan_parameter);
-    for (size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
-      EXPECT_FALSE(session.weights().segmented_gradients().is_allocated(bucket)) << bucket;
-    }
-  });
-}
-
-// Ranks that exchange the matrices of Muon all take part in the exchange, also after a gradient that is not finite on
-// one of them. No rank applies an update from such a gradient.
-TEST(UpdateInBackward, MuonOnAMeshStopsAtAGradientThatIsNotFinite) {
-  const TinyRun run({"training.local_batch_size=7", "training.max_norm=0", "optimizer.in_backward=true",
-                     "optimizer.name=muon"});
-  const Plan plan = run.plan(2, one_dimension(2).keys);
-  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(plan.mesh, rank, rendezvous);
-    Session session(plan, run.data().train, comm);
-    session.weights().initialize(1);
-    const std::string name = "model.layers.1.mlp.down_proj.weight";
-    const Weight& spoiled = session.weights()[name];
-    session.weights().on_gradient = [&, count = session.weights().on_gradient](const Weight& weight) {
-      if (&weight == &spoiled && rank == 1) weight.gradient.fill_(std::nan(""));
-      count(weight);
-    };
-    EXPECT_TRUE(std::isnan(session.gradients(1, {}).norm)) << rank;
-    EXPECT_EQ(session.first_weight_not_finite(), "") << rank;
-  });
 }
 
 TEST(Zero, OptimizersAndUnevenSizes) {
@@ -292,14 +87,15 @@ SWEEP_TEST(Zero, MuonOnTensorMeshesHasTheBitsOfStageZero) {
 TEST(Zero, TheStateOfAllRanksTogetherIsThatOfOne) {
   const TinyRun run({"training.dtype=float32"});
   const Plan one = run.plan(1), four = run.plan(4, {kStage1});
-  const auto whole = train_ranks(one, run.data(), {.steps = 1}), ranks = train_ranks(four, run.data(), {.steps = 1});
+  const auto unsharded = train_ranks(one, run.data(), {.steps = 1}),
+             ranks = train_ranks(four, run.data(), {.steps = 1});
   int64_t elements = 0;
   for (const RankTrace& rank : ranks) {
     elements += rank.optimizer_state[0].numel();
-    EXPECT_LT(rank.optimizer_state[0].numel(), whole[0].optimizer_state[0].numel() / 4 + 256);
+    EXPECT_LT(rank.optimizer_state[0].numel(), unsharded[0].optimizer_state[0].numel() / 4 + 256);
     EXPECT_EQ(rank.optimizer_state[0].numel() * 8, four.memory[static_cast<size_t>(&rank - ranks.data())].optimizer);
   }
-  EXPECT_EQ(elements, whole[0].optimizer_state[0].numel());
+  EXPECT_EQ(elements, unsharded[0].optimizer_state[0].numel());
 }
 
 // With Muon one rank owns all of a matrix. No rank has more elements than its part and the largest matrix, and its
@@ -354,9 +150,9 @@ TEST(Zero, ACheckpointOfOneStageContinuesUnderAnother) {
   stages.push_back(with(kStages.back().second, {in_backward}));
   for (const char* dtype : {"float32", "bfloat16"}) {
     const TinyRun run(with(kClipped, {fmt::format("training.dtype={}", dtype), "training.local_batch_size=7"}));
-    const Plan whole = run.plan(3);
-    const std::string saved = whole.config.job.dump_folder + "/checkpoints/step-000002";
-    const Trained want = trained(whole, run, {.steps = 4});
+    const Plan unsharded = run.plan(3);
+    const std::string saved = unsharded.config.job.dump_folder + "/checkpoints/step-000002";
+    const Trained want = trained(unsharded, run, {.steps = 4});
     for (size_t i = 0; i < stages.size(); ++i) {
       const Words &before = stages[i], &after = stages[(i + 1) % stages.size()];
       trained(run.plan(3, before), run, {.steps = 2});

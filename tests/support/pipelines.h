@@ -3,6 +3,7 @@
 
 #include "parallel/pipeline/plan.h"
 #include "tests/support/tiny_run.h"
+#include "tests/support/words.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +11,6 @@
 #include <vector>
 
 namespace orthant {
-
-using Words = std::vector<std::string>;
 
 /// Keys of a pipeline of `ranks` ranks with this schedule.
 inline Words pipeline(const std::string& schedule, int ranks, const Words& more = {}) {
