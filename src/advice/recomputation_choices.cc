@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "advice/memory_limit.h"
@@ -37,12 +38,18 @@ double flops_of(const Plan& plan, const Config& config) {
   return flops;
 }
 
+// Returns all sets of operations in every block, none and the full block among them, and the plan's own setting.
 std::vector<ActivationCheckpointConfig> settings_of(const Plan& plan) {
-  std::vector<ActivationCheckpointConfig> settings = {{.mode = "none"}};
-  for (const std::vector<std::string>& operations : std::vector<std::vector<std::string>>{
-           {"norms"}, {"swiglu"}, {"norms", "swiglu"}, {"attention"}, {"norms", "attention", "swiglu"}, {"mlp"},
-           {"norms", "mlp"}, {"norms", "attention", "mlp"}}) {
-    settings.push_back({.mode = "selective", .operations = operations});
+  std::vector<ActivationCheckpointConfig> settings;
+  for (const char* mlp : {"", "swiglu", "mlp"}) {
+    for (const char* attention : {"", "attention"}) {
+      for (const char* norms : {"", "norms"}) {
+        std::vector<std::string> operations = {norms, attention, mlp};
+        std::erase(operations, "");
+        const char* mode = operations.empty() ? "none" : "selective";
+        settings.push_back({.mode = mode, .operations = std::move(operations)});
+      }
+    }
   }
   settings.push_back({.mode = "full"});
   const ActivationCheckpointConfig& own = plan.config.activation_checkpoint;
@@ -52,30 +59,65 @@ std::vector<ActivationCheckpointConfig> settings_of(const Plan& plan) {
   return settings;
 }
 
+RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig& setting) {
+  RecomputationChoice choice{.setting = setting, .name = name_of(setting)};
+  choice.chosen = same(plan, setting, plan.config.activation_checkpoint);
+  Config other = plan.config, none = plan.config;
+  other.activation_checkpoint = setting;
+  none.activation_checkpoint = {};
+  choice.extra_flops = flops_of(plan, other) / flops_of(plan, none) - 1;
+  const std::vector<Operation> block = block_operations(plan.architecture);
+  const Recomputation recompute = make_recomputation(other);
+  choice.repeated_operations =
+      std::ssize(recompute.repeated(block)) * recompute.num_layers(0, plan.architecture.num_hidden_layers);
+  try {
+    const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
+    choice.memory_bytes = planned.largest_memory_bytes();
+    choice.sent_bytes = planned.largest_communication_bytes();
+  } catch (const ConfigError& error) {
+    choice.refusal = error.what();
+  }
+  return choice;
+}
+
+bool fits(const Plan& plan, const RecomputationChoice& choice) {
+  return choice.refusal.empty() && fits_a_rank(plan.config, choice.memory_bytes);
+}
+
+// Returns the setting that recomputes the same operations in as few blocks as fit the memory limit, by bisection over
+// the numbers of blocks that "every n-th block" can have. Requires that all blocks fit. Returns nothing if that is the
+// only number that fits.
+std::optional<RecomputationChoice> in_fewest_blocks(const Plan& plan, ActivationCheckpointConfig setting) {
+  const int64_t layers = plan.architecture.num_hidden_layers;
+  std::vector<int64_t> every;  // ascending; each gives another number of blocks
+  for (int64_t n = 1; n <= layers; ++n) {
+    if (every.empty() || layers / n < layers / every.back()) every.push_back(n);
+  }
+  std::optional<RecomputationChoice> best;
+  for (size_t fits_at = 0, fails_at = every.size(); fails_at - fits_at > 1;) {
+    const size_t middle = (fits_at + fails_at) / 2;
+    setting.layers = every[middle];
+    const RecomputationChoice choice = choice_of(plan, setting);
+    if (fits(plan, choice)) best = choice;
+    (fits(plan, choice) ? fits_at : fails_at) = middle;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
   std::vector<RecomputationChoice> choices;
-  for (const ActivationCheckpointConfig& setting : settings_of(plan)) {
-    RecomputationChoice& choice = choices.emplace_back();
-    choice.setting = setting;
-    choice.name = name_of(setting);
-    choice.chosen = same(plan, setting, plan.config.activation_checkpoint);
-    Config other = plan.config, none = plan.config;
-    other.activation_checkpoint = setting;
-    none.activation_checkpoint = {};
-    choice.extra_flops = flops_of(plan, other) / flops_of(plan, none) - 1;
-    const std::vector<Operation> block = block_operations(plan.architecture);
-    choice.repeated_operations = std::ssize(make_recomputation(other).repeated(block));
-    try {
-      const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
-      choice.memory_bytes = planned.largest_memory_bytes();
-      choice.sent_bytes = planned.largest_communication_bytes();
-      choice.extra_bytes = choice.sent_bytes - choices.front().sent_bytes;
-    } catch (const ConfigError& error) {
-      choice.refusal = error.what();
+  for (const ActivationCheckpointConfig& setting : settings_of(plan)) choices.push_back(choice_of(plan, setting));
+  if (!fits(plan, choices.front())) {
+    const std::vector<RecomputationChoice> all = choices;
+    for (const RecomputationChoice& choice : all) {
+      if (!fits(plan, choice) || choice.setting.layers > 1) continue;
+      const auto fewest = in_fewest_blocks(plan, choice.setting);
+      if (fewest && !(fewest->chosen)) choices.push_back(*fewest);
     }
   }
+  for (RecomputationChoice& choice : choices) choice.extra_bytes = choice.sent_bytes - choices.front().sent_bytes;
   return choices;
 }
 

@@ -17,12 +17,13 @@ struct RecomputationChoice {
   double extra_flops = 0;      // FLOPs that are repeated, as a fraction of those of a step without recomputation
   int64_t sent_bytes = 0;      // per step, by the busiest rank
   int64_t extra_bytes = 0;     // of these, more than without recomputation
-  int64_t repeated_operations = 0;  // of a block, products or not
+  int64_t repeated_operations = 0;  // over all blocks, products or not
   std::string refusal = {};    // why it is illegal; empty if it is legal
   bool chosen = false;
 };
 
-/// Returns no recomputation, sets of operations, whole blocks, and the plan's own setting.
+/// Returns no recomputation, all sets of operations, whole blocks, and the plan's own setting. If the run does not fit
+/// run.memory_gib_per_rank without recomputation, also each set that fits in as few blocks as fit.
 std::vector<RecomputationChoice> recomputation_choices(const Plan& plan);
 
 /// Returns the cheapest choice whose memory is within run.memory_gib_per_rank, by repeated FLOPs, then by bytes sent,

@@ -155,7 +155,8 @@ void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, do
     const std::vector<at::Tensor> updates = orthogonalizer_->orthogonalized(round, std::move(shards));
     for (size_t i = 0; i < round.size(); ++i) {
       const at::Tensor master = weights_.owned_master(round[i]);
-      if (!all_finite(updates[i])) continue;
+      // An update in backward takes part in the exchange also after a gradient that is not finite, but applies nothing.
+      if (config_.in_backward && !all_finite(updates[i])) continue;
       const int64_t larger_side = std::ranges::max(weights_.parameters()[round[i]].shape);
       apply_muon(master.view(updates[i].sizes()), updates[i], larger_side, lr, weight_decay_of(round[i]));
       if (weights_.working_dtype() != master.scalar_type()) weights_.owned_value(round[i]).copy_(master);

@@ -171,17 +171,18 @@ int64_t microbatches_of(const Config& config, const Mesh& mesh) {
                           mesh.group_size(batch_axes(mesh)));
 }
 
-// Throws Refusal if optimizer.in_backward is set and the run has several pipeline ranks, or several microbatches in a
-// step.
-void require_one_microbatch(const Config& config, const Mesh& mesh) {
+// Throws Refusal if optimizer.in_backward is set and the schedule has several stages, or a rank several microbatches in
+// a step: it would have to keep their gradients and add them up.
+void require_one_microbatch(const Config& config, const Mesh& mesh, int64_t stages) {
   constexpr const char* kKey = "optimizer.in_backward";
   if (!config.optimizer.in_backward) return;
-  if (const int stages = mesh.axis_size(kPipeline); stages > 1) {
+  if (stages > 1) {
+    const bool one_rank = mesh.axis_size(kPipeline) == 1;
     refuse(config, kKey,
-           fmt::format("requires 1 pipeline rank, not {}, because this version does not update in backward in a "
-                       "pipeline",
-                       stages),
-           {kDegreeKey}, {1});
+           fmt::format("requires a pipeline of 1 stage, but {} makes {}, because this version does not update in "
+                       "backward in a pipeline",
+                       config.locate(one_rank ? kScheduleKey : kDegreeKey), stages),
+           {one_rank ? kScheduleKey : kDegreeKey}, {1});
   }
   const int64_t microbatches = microbatches_of(config, mesh);
   if (microbatches == 1) return;
@@ -349,14 +350,15 @@ void split_into_units(Pipeline& pipeline) {
 }  // namespace
 
 void check_pipeline(const Config& config, const Mesh& mesh) {
-  require_one_microbatch(config, mesh);
-  check_layers(config, stages_per_rank(config, mesh) * mesh.axis_size(kPipeline));
+  const int64_t stages = stages_per_rank(config, mesh) * mesh.axis_size(kPipeline);
+  require_one_microbatch(config, mesh, stages);
+  check_layers(config, stages);
 }
 
 Pipeline make_pipeline(Sharding sharding) {
   Pipeline pipeline{std::move(sharding)};
-  require_one_microbatch(pipeline.config, pipeline.mesh);
   const Schedule schedule = schedule_of(pipeline.config, pipeline.mesh);
+  require_one_microbatch(pipeline.config, pipeline.mesh, stage_count(schedule));
   check_layers(pipeline.config, stage_count(schedule));
   pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);
   const Durations durations = estimate_durations(pipeline, pipeline.stages);

@@ -61,6 +61,7 @@ bool Session::validate_pending(const OnFinalResult& on_final_result, const std::
   Pending step = *std::exchange(pending_, std::nullopt);
   chain_.receive_total(step.statistics);
   read(step.statistics, step.result);
+  last_norm_ = step.result.norm;  // STEP had only the part of the ranks before this one
   const bool update_is_final = step.updated && permits_update(step.result);
   expects_clipping_ = !permits_update(step.result);
   if (!update_is_final) discard();

@@ -90,6 +90,27 @@ TEST(RecomputationChoices, RecommendTheCheapestThatFits) {
   EXPECT_EQ(cheapest(choices, none), nullptr);
 }
 
+// A limit between two numbers of blocks is met by recomputing in the fewest blocks that fit. The control: the table has
+// cheaper rows only because of them.
+TEST(RecomputationChoices, RecomputeInTheFewestBlocksThatFit) {
+  const Plan unlimited = plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256"});
+  const auto bytes = [&](int64_t layers) {
+    return plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256", "activation_checkpoint.mode=selective",
+                       "activation_checkpoint.operations=norms,mlp", fmt::format("activation_checkpoint.layers={}", layers)})
+        .largest_memory_bytes();
+  };
+  ASSERT_LT(bytes(3), bytes(4));
+  const Plan plan = plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256", limit((bytes(3) + bytes(4)) / 2)});
+  const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
+  const RecomputationChoice& third = named(choices, "norms + mlp, every 3 blocks");
+  EXPECT_EQ(third.memory_bytes, bytes(3));
+  EXPECT_NEAR(third.extra_flops, named(choices, "norms + mlp").extra_flops / 3, 1e-9);
+  const RecomputationChoice* best = cheapest(choices, plan.config);
+  ASSERT_NE(best, nullptr);
+  EXPECT_LE(best->extra_flops, third.extra_flops);
+  for (const RecomputationChoice& choice : recomputation_choices(unlimited)) EXPECT_EQ(choice.setting.layers, 1);
+}
+
 // The refusal of a plan that does not fit offers the cheapest recomputation that does.
 TEST(RecomputationChoices, AreOfferedWhereAPlanDoesNotFit) {
   const Plan plan = plan_of(1);

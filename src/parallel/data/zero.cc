@@ -20,6 +20,7 @@ ShardedStates::ShardedStates(Comm& comm, Weights& weights, std::vector<GradientB
       owned_offsets_(buckets_.size()),
       gathers_(buckets_.size()),
       reduced_(buckets_.size()),
+      unreduced_(uses_.size()),
       writes_(uses_.size()) {
   const bool shards_values = weights_.owned_values().defined();
   for (int bucket = 0; bucket < std::ssize(buckets_); ++bucket) {
@@ -86,6 +87,12 @@ void ShardedStates::begin(int64_t microbatches) {
   microbatches_ = microbatches;
   std::ranges::fill(reduced_, 0);
   std::ranges::fill(writes_, 0);
+  std::ranges::fill(unreduced_, 0);
+}
+
+void ShardedStates::written(int weight) {
+  ++writes_[static_cast<size_t>(weight)];
+  unreduced_[static_cast<size_t>(weight)] = 1;
 }
 
 void ShardedStates::allocate_gradients(int bucket) {
@@ -102,6 +109,7 @@ void ShardedStates::reduce(int bucket) {
     const Weight& weight = weights_.all()[static_cast<size_t>(w)];
     if (weight.take_overwrite_flag()) weight.gradient.zero_();
     weight.fresh = true;
+    unreduced_[static_cast<size_t>(w)] = 0;
   }
   const at::Tensor all = weights_.segmented_gradients().segment(static_cast<size_t>(bucket));
   Work work = kind_ == Reduction::all_reduce
@@ -159,6 +167,7 @@ void ShardedStates::finish() {
     for (const int w : buckets_[b].weights) {
       const auto weight = static_cast<size_t>(w);
       ORTHANT_CHECK(writes_[weight] == microbatches_ * uses_[weight], w, writes_[weight], microbatches_);
+      ORTHANT_CHECK(!unreduced_[weight], w, "has a gradient that was written after its last reduction");
     }
   }
 }

@@ -46,7 +46,7 @@ class ShardedStates {
   /// Allocates the bucket's gradients, if they are not there, for a pass that adds to them.
   void allocate_gradients(int bucket);
   /// Records that an operator has added one microbatch's gradient to the weight.
-  void written(int weight) { ++writes_[static_cast<size_t>(weight)]; }
+  void written(int weight);
   /// Starts the reduction of the gradients since the last one, which adds to those of the step. A weight that no pass
   /// has written counts as zeros. Over n ranks, (n-1)/n of the gradients' bytes from each, or twice that in an
   /// all-reduce.
@@ -86,6 +86,7 @@ class ShardedStates {
   };
   std::optional<Started> reduction_;
   std::vector<char> reduced_;           // by bucket, in this step
+  std::vector<char> unreduced_;         // by weight: written since its last reduction
   std::vector<int64_t> writes_;         // by weight, in this step
   int64_t microbatches_ = 0;
 };

@@ -49,17 +49,18 @@ std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUni
   }
   std::vector<Action> out;
   std::set<int> gathered;
-  const auto gather = [&](size_t use) {
+  const auto gather = [&](size_t use, size_t most) {
     if (use >= uses.size()) return;
     for (const int unit : units.units_of(row[uses[use]])) {
-      if (gathered.insert(unit).second) out.push_back({UNSHARD, unit});
+      if (gathered.size() < most && gathered.insert(unit).second) out.push_back({UNSHARD, unit});
     }
   };
+  const size_t unlimited = row.size(), most_ahead = reshard == Reshard::microbatch ? kMostGatheredUnits : unlimited;
   std::map<int, int> waiting;  // microbatches between F and backward, by stage
   size_t use = 0;
   for (size_t i = 0; i < row.size(); ++i) {
     const bool reads = use < uses.size() && uses[use] == i;
-    if (reads) gather(use), gather(use + 1);
+    if (reads) gather(use, unlimited), gather(use + 1, most_ahead);
     out.push_back(row[i]);
     if (!reads) continue;
     ++use;
