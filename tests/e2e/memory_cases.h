@@ -104,6 +104,12 @@ inline std::vector<std::string> pipeline(const std::string& schedule, std::vecto
   return keys;
 }
 
+// Two pipeline ranks that shard the vocabulary, with two data ranks.
+inline std::vector<std::string> sharded_vocabulary(std::vector<std::string> keys) {
+  keys.insert(keys.end(), {kFourRanks, "--parallelism.vocabulary_parallel=algorithm_2"});
+  return pipeline("1f1b", std::move(keys));
+}
+
 inline const std::string kEverySecond = "--activation_checkpoint.layers=2";
 inline std::vector<std::string> selective(const std::string& operations, std::vector<std::string> keys = {}) {
   keys.insert(keys.end(),
@@ -138,6 +144,7 @@ inline std::vector<Case> planned_cases() {
       Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
       Case{"uneven", {"--training.global_batch_size=13"}},
       Case{"zero_1", {"--run.ranks=4", "--parallelism.zero_stage=1"}},
+      Case{"zero_1_copies", {"--run.ranks=4", "--parallelism.zero_stage=1", kTwoCopies}},
       Case{"zero_1_bfloat16_recompute", {"--parallelism.zero_stage=1", kHalf, kFull}},
       Case{"zero_2", {"--run.ranks=4", "--parallelism.zero_stage=2"}},
       Case{"zero_2_copies", {"--run.ranks=4", "--parallelism.zero_stage=2", kTwoCopies}},
@@ -161,6 +168,8 @@ inline std::vector<Case> planned_cases() {
       Case{"zero_3_microbatch_mesh", mesh(2, 2, 1, zero_3("microbatch", {"--run.ranks=8"}))},
       Case{"zero_3_microbatch_pipeline", pipeline("1f1b", zero_3("microbatch", {kFourRanks, kFourMicrobatches})),
            kReduced},
+      // Timing decides which messages between slices of the vocabulary are under way at the peak.
+      Case{"zero_3_step_vocabulary", sharded_vocabulary(zero_3("step", {kFourMicrobatches})), kReduced},
       Case{"zero_3_step_v_half", pipeline("v_half", zero_3("step", {kFourRanks, kFourMicrobatches}))},
       Case{"muon", {"--optimizer.name=muon"}},
       // An update of Muon is the peak where its matrices are larger than the activations.
@@ -172,6 +181,8 @@ inline std::vector<Case> planned_cases() {
       Case{"in_backward_copies_recompute",
            in_backward({"--run.ranks=4", "--parallelism.zero_stage=2", kTwoCopies, kFull})},
       Case{"in_backward_muon", in_backward({"--optimizer.name=muon", "--run.ranks=1"})},
+      Case{"in_backward_muon_2_ranks", in_backward({"--optimizer.name=muon", "--run.ranks=2"})},
+      Case{"in_backward_muon_4_ranks", in_backward({"--optimizer.name=muon", "--run.ranks=4"})},
       Case{"mesh_2x2x1_muon", mesh(2, 2, 1, {"--optimizer.name=muon"})},
       Case{"mesh_2x1x1_muon_wide",
            mesh(2, 1, 1, model({192, 4096, 1, 272}, {16, 2, 1}, {"--optimizer.name=muon", kFull}))},

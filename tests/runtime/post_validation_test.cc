@@ -11,6 +11,7 @@
 #include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/trained.h"
+#include "tests/support/sharded_runs.h"
 
 namespace orthant::post_validation_test {
 namespace {
@@ -33,7 +34,7 @@ struct FinalResult {
 };
 struct RankCourse {
   std::vector<FinalResult> results;  // by step
-  at::Tensor masters, values;
+  at::Tensor masters, values;  // values: only owned ones, if weights are sharded
   std::vector<at::Tensor> optimizer_state;
   Traffic traffic;
   std::string not_finite;  // the tensor that was found not finite, if the run stopped
@@ -81,7 +82,8 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     inject(session, plan, rank, run.injection);
     const auto note = [&] {
       course.masters = session.weights().masters().clone();
-      course.values = session.weights().values().clone();
+      const Weights& weights = session.weights();
+      course.values = (plan.shards_weights() ? weights.owned_values() : weights.values()).clone();
       course.optimizer_state = copy_state(session.optimizer());
     };
     const auto on_final_result = [&](const StepResult& result) {
@@ -181,6 +183,52 @@ SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
       for (size_t step = 0; step < results.size(); ++step)
         EXPECT_EQ(results[step].norm > 100, step == 2 || step == 3 || step == 6) << name << ": " << results[step].norm;
       EXPECT_TRUE(sent_again(both.plan, both.ranks, 7)) << name;
+    }
+  }
+}
+
+// Pipelines whose data ranks shard the states, in one copy and in two.
+std::vector<Mesh3> sharded_meshes() {
+  const std::string data = "parallelism.data_parallel_degree=2", four = "parallelism.data_parallel_degree=4";
+  std::vector<Mesh3> all;
+  for (const auto& [name, stage] : kStages2And3) {
+    all.push_back({"zb_h2, data 2, " + name, 4, pipeline("zb_h2", 2, with(stage, {data}))});
+  }
+  for (const auto& [name, stage] : kStages2And3) {
+    all.push_back({"1f1b, data 4 in two copies, " + name, 8, pipeline("1f1b", 2, with(stage, {four, kTwoCopies}))});
+    all.push_back({"interleaved, data 2, " + name, 4, pipeline("interleaved_1f1b", 2, with(stage, {data}))});
+  }
+  all.push_back({"zb_h2, data 2 in two copies", 4,
+                 pipeline("zb_h2", 2, {data, kTwoCopies, "parallelism.zero_stage=1"})});
+  return all;
+}
+
+// An undone step drops the weights that the next step's first forwards have gathered. It is done again with the
+// gradients that each rank owns, before these forwards run again.
+SWEEP_TEST(PostValidation, AStepOfShardedStatesIsUndone) {
+  for (const char* dtype : {"float64", "bfloat16"}) {
+    const TinyRun run({"model.num_hidden_layers=4", "training.local_batch_size=1", kBatch[0],
+                       fmt::format("training.dtype={}", dtype)});
+    for (const auto& [name, ranks, keys] : sweep.of(sharded_meshes(), 7)) {
+      const std::string what = name + ", " + dtype;
+      const Training course{.steps = 5, .injection = {1, {{3, 1e6}, {5, 1e6}}}};
+      const Words limited = with(keys, {limit(100)});
+      const Both both = run_both(run, ranks, limited, course, what);
+      ASSERT_EQ(both.ranks[0].results.size(), 5u) << what;
+      for (size_t step = 0; step < 5; ++step) {
+        EXPECT_EQ(both.ranks[0].results[step].norm > 100, step == 2 || step == 4) << what << ", step " << step + 1;
+      }
+      EXPECT_TRUE(sent_again(both.plan, both.ranks, course.steps)) << what;
+      // The row with FINALIZE has forwards before it, for which weights are gathered.
+      const std::vector<Action>& row = both.plan.row(0);
+      const auto finalize = std::ranges::find(row, ActionKind::FINALIZE, &Action::kind);
+      const auto gathers = std::count_if(row.begin(), finalize,
+                                         [](const Action& action) { return action.kind == ActionKind::UNSHARD; });
+      EXPECT_EQ(gathers > 0, both.plan.shards_weights()) << what;
+      EXPECT_NE(finalize, row.end()) << what;
+      // The control: the steps that are undone would otherwise have left other weights.
+      const auto kept = train_on(run.plan(ranks, with(keys, {limit(1e9)})), run.data(), course);
+      EXPECT_FALSE(kept[0].masters.equal(both.ranks[0].masters)) << what;
     }
   }
 }

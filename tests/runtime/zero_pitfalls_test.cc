@@ -5,6 +5,7 @@
 #include "schedule/validate.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/tensor_cuts.h"
+#include "tests/support/sharded_runs.h"
 
 namespace orthant::zero_pitfalls_test {
 namespace {
@@ -20,26 +21,52 @@ std::vector<Words> with_stage_1() {
   return stages;
 }
 
-// The largest difference of the runs' losses and norms, relative to the second run's.
+// The largest difference of the runs' losses and norms, relative to the second run's; infinity if one is NaN.
 double difference(const std::vector<RankTrace>& have, const std::vector<RankTrace>& want) {
   double most = 0;
   for (size_t rank = 0; rank < want.size(); ++rank) {
     for (size_t step = 0; step < want[rank].steps.size(); ++step) {
       const auto &a = have[rank].steps[step], &b = want[rank].steps[step];
-      most = std::max({most, std::abs(a.loss / b.loss - 1), std::abs(a.norm / b.norm - 1)});
+      most = std::max({most, relative_error(a.loss, b.loss), relative_error(a.norm, b.norm)});
     }
   }
   return most;
 }
 
 void expect_stage_0(const TinyRun& run, int ranks, const Words& keys, const Words& stage) {
-  const Plan plan = run.plan(ranks, with(keys, stage));
-  const auto have = train_ranks(plan, run.data(), {.steps = 5});
-  EXPECT_LT(difference(have, train_ranks(run.plan(ranks, keys), run.data(), {.steps = 5})), 1e-12)
-      << fmt::format("{} {}", fmt::join(keys, " "), fmt::join(stage, " "));
+  const Plan plan = run.plan(ranks, with(keys, stage)), whole = run.plan(ranks, keys);
+  const std::string what = fmt::format("{} {}", fmt::join(keys, " "), fmt::join(stage, " "));
+  const auto have = train_ranks(plan, run.data(), {.steps = 5}), want = train_ranks(whole, run.data(), {.steps = 5});
+  EXPECT_LT(difference(have, want), 1e-12) << what;
+  EXPECT_EQ(first_difference_from_stage_0(plan, have, whole, want), "") << what;
   for (size_t rank = 0; rank < have.size(); ++rank) {
     EXPECT_EQ(have[rank].last().traffic, planned_traffic(plan, rank)) << rank;
   }
+}
+
+// The control of both comparisons: they report NaN in any result, also if the other run has NaN at the same place.
+TEST(ZeroPitfalls, NaNIsADifference) {
+  const TinyRun run({"training.dtype=float64"});
+  const Plan plan = run.plan(1, kStage2);
+  const double nan = std::nan("");
+  const auto right = train_ranks(plan, run.data(), {.steps = 1});
+  EXPECT_EQ(difference(right, right), 0);
+  auto no_number = right;
+  no_number[0].steps[0].norm = nan;
+  EXPECT_FALSE(difference(no_number, right) < 1e-12);
+  const auto differs = [&](const auto& spoil) {
+    auto wrong = train_ranks(plan, run.data(), {.steps = 1});
+    spoil(wrong[0].steps[0]);
+    const auto found = [&](const auto& other) {
+      return first_difference(plan, wrong, plan, other, float64_bounds(plan));
+    };
+    return !found(right).empty() && !found(wrong).empty();
+  };
+  EXPECT_FALSE(differs([](StepTrace&) {}));
+  EXPECT_TRUE(differs([&](StepTrace& step) { step.loss = nan; }));
+  EXPECT_TRUE(differs([&](StepTrace& step) { step.norm = nan; }));
+  EXPECT_TRUE(differs([&](StepTrace& step) { step.gradients[0] = nan; }));
+  EXPECT_TRUE(differs([&](StepTrace& step) { step.weights[0] = nan; }));
 }
 
 // A stage that reduces every microbatch must add up all of them. Ranks with fewer microbatches take part in every
@@ -81,27 +108,72 @@ TEST(ZeroPitfalls, TiedTablesOfUnevenSize) {
   const TinyRun run({"training.dtype=float64", "model.tie_word_embeddings=true", "model.hidden_size=24",
                      "training.local_batch_size=2"});
   const std::string three = "parallelism.data_parallel_degree=3";
-  for (const Words& stage : kSharded) {
+  for (const Words& stage : with_stage_1()) {
     expect_stage_0(run, 3, {}, stage);
     expect_stage_0(run, 6, pipeline("1f1b", 2, {three}), stage);
     expect_stage_0(run, 6, pipeline("zb_v", 2, {three, "model.num_hidden_layers=4"}), stage);
   }
 }
 
+// Trains one step in which one rank loses its gradients of the weight. Expects that the comparison with stage 0 names
+// the tensor.
+void expect_named(const TinyRun& run, int ranks, const Words& keys, int on_rank, const std::string& weight,
+                  const std::string& named) {
+  const Plan whole = run.plan(ranks, keys);
+  const auto want = train_ranks(whole, run.data(), {.steps = 1});
+  for (const Words& stage : with_stage_1()) {
+    const Plan plan = run.plan(ranks, with(keys, stage));
+    const auto have = train_ranks(plan, run.data(), {.steps = 1, .prepare = losing_gradients(on_rank, weight)});
+    const std::string found = first_difference_from_stage_0(plan, have, whole, want);
+    EXPECT_TRUE(found.starts_with("the gradient of " + named))
+        << fmt::format("{}, {}: {}", weight, fmt::join(stage, " "), found);
+  }
+}
+
+// The control: one rank loses what its tokens add to the table, as the embedding and as the head of one stage, or as
+// the head's copy of the table on another stage.
+TEST(ZeroPitfalls, ALostGradientOfATiedTableIsSeen) {
+  const TinyRun run({"training.dtype=float64", "model.tie_word_embeddings=true", "model.hidden_size=24",
+                     "training.local_batch_size=2"});
+  const std::string three = "parallelism.data_parallel_degree=3", table = "model.embed_tokens.weight";
+  expect_named(run, 3, {}, 1, table, table);
+  expect_named(run, 6, pipeline("zb_v", 2, {three, "model.num_hidden_layers=4"}), 1, table, table);
+  const Words apart = pipeline("1f1b", 2, {three});
+  const Mesh& mesh = run.plan(6, apart).mesh;
+  expect_named(run, 6, apart, mesh.rank_at(mesh.rank_at(0, kPipeline, 1), kData, 1), "lm_head.weight", table);
+}
+
+const Words kTinyParameters = {"training.dtype=float64", "model.hidden_size=4", "model.head_dim=2",
+                               "model.num_attention_heads=2", "model.num_key_value_heads=1",
+                               "model.intermediate_size=3", "model.num_hidden_layers=3",
+                               "training.global_batch_size=8"};
+const Words kEmptyEnds = pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=[0,3,0]",
+                                              "parallelism.data_parallel_degree=2"}),
+            kEmptyMiddle = pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=[2,0,1]",
+                                                "parallelism.data_parallel_degree=2"});
+
 // Stages without a block, and parameters with fewer elements than ranks.
 TEST(ZeroPitfalls, StagesWithoutBlocksAndTinyParameters) {
-  const TinyRun run({"training.dtype=float64", "model.hidden_size=4", "model.head_dim=2", "model.num_attention_heads=2",
-                     "model.num_key_value_heads=1", "model.intermediate_size=3", "model.num_hidden_layers=3",
-                     "training.global_batch_size=8"});
-  const Words empty = pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=[0,3,0]",
-                                           "parallelism.data_parallel_degree=2"});
-  const Words passes = pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=[2,0,1]",
-                                            "parallelism.data_parallel_degree=2"});
+  const TinyRun run(kTinyParameters);
   for (const Words& stage : kSharded) {
     expect_stage_0(run, 8, {}, stage);
-    expect_stage_0(run, 6, empty, stage);
-    expect_stage_0(run, 6, passes, stage);
+    expect_stage_0(run, 6, kEmptyEnds, stage);
+    expect_stage_0(run, 6, kEmptyMiddle, stage);
   }
+}
+
+// The control: one rank loses its gradients of a parameter with fewer elements than ranks, those of a stage without
+// blocks, or those that have passed a stage without parameters.
+TEST(ZeroPitfalls, ALostGradientOfATinyParameterIsSeen) {
+  const TinyRun run(kTinyParameters);
+  const std::string gain = "model.layers.1.input_layernorm.weight", last_gain = "model.norm.weight",
+                    table = "model.embed_tokens.weight";
+  expect_named(run, 8, {}, 3, gain, gain);
+  const Mesh& mesh = run.plan(6, kEmptyEnds).mesh;
+  const auto rank_of_stage = [&](int stage) { return mesh.rank_at(mesh.rank_at(0, kPipeline, stage), kData, 1); };
+  expect_named(run, 6, kEmptyEnds, rank_of_stage(0), table, table);
+  expect_named(run, 6, kEmptyEnds, rank_of_stage(2), last_gain, last_gain);
+  expect_named(run, 6, kEmptyMiddle, rank_of_stage(0), table, table);
 }
 
 // Recomputation repeats the forward of a block inside its backward, while the weights are there: it gathers nothing
@@ -112,6 +184,29 @@ TEST(ZeroPitfalls, RecomputationGathersNothingMore) {
     const Plan kept = run.plan(2, stage), recomputed = run.plan(2, with(stage, {"activation_checkpoint.mode=full"}));
     EXPECT_EQ(planned_traffic(recomputed, 0), planned_traffic(kept, 0));
     expect_stage_0(run, 2, {"activation_checkpoint.mode=full"}, stage);
+  }
+}
+
+// The control: a row that gathers the weights of each backward again sends more than the plan.
+TEST(ZeroPitfalls, AGatherForRecomputationIsSeen) {
+  const TinyRun run({"training.dtype=float64"});
+  for (const Words& stage : {kStep, kNever, kMicrobatch}) {
+    Plan plan = run.plan(2, with(stage, {"activation_checkpoint.mode=full"}));
+    std::vector<Action> row;
+    for (const Action& action : plan.schedule.rows[0]) {
+      if (action.kind == ActionKind::B) {
+        row.push_back({ActionKind::RESHARD, action.stage});
+        row.push_back({ActionKind::UNSHARD, action.stage});
+      }
+      row.push_back(action);
+    }
+    plan.schedule.rows[0] = row;
+    const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const Traffic sent = ranks[rank].last().traffic, planned = planned_traffic(plan, rank);
+      EXPECT_GT(sent.bytes, planned.bytes) << fmt::format("{}", fmt::join(stage, " "));
+      EXPECT_GT(sent.calls, planned.calls) << fmt::format("{}", fmt::join(stage, " "));
+    }
   }
 }
 
