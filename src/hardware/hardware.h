@@ -49,10 +49,10 @@ struct ProductTable {
   double share = 1;                         // share of the peak in a short product with full waves of tiles
   double weight_gradient_share = 1;         // the same for gradients of weights
   double latency_seconds = 0;               // fixed time of one product
-  std::array<int64_t, 2> tile = {128, 256};  // rows and columns of the output that one compute unit makes at a time
+  std::array<int64_t, 2> tile = {128, 256};  // rows and columns of the output that a compute unit makes at a time
   double small_tile_share = 1;              // rate with tiles of half as many columns, relative to full tiles
   double wave_loss = 0;                     // part of the idle time in the last wave of tiles that is lost
-  double sustained_share = 1;               // rate of a long kernel, relative to a short one: the effect of power limits
+  double sustained_share = 1;               // rate of a long kernel, relative to a short one: effect of power limits
   double half_work_flop = 1;                // work of a kernel that has lost half of the difference
 
   bool operator==(const ProductTable&) const = default;
@@ -148,13 +148,14 @@ std::vector<std::string> shipped_hardware();
 
 /// Reads a shipped profile, or else a TOML file. Throws ConfigError with file, line, key, value and the broken law; for
 /// an unknown key or name also the nearest one. Throws DataError if the file cannot be read, is no regular file, is
-/// larger than 64 KiB, or is not UTF-8.
+/// larger than 64 KiB, is not UTF-8, or has a line of more than 32 dots.
 Hardware load_hardware(const std::string& name_or_file);
 
 /// The same for a text. `source` names it in errors.
 Hardware parse_hardware(std::string_view text, const std::string& source);
 
-/// Writes a file that load_hardware() reads as an equal value. Throws ConfigError if the value breaks a law of the file.
+/// Writes a file that load_hardware() reads as an equal value. Throws ConfigError if the value breaks a law of the
+/// file.
 std::string to_toml(const Hardware& hardware);
 
 /// Origins of all tables, in the order of the file.

@@ -8,8 +8,8 @@
 //       inside the host. The slower of the two counts. A step is the message to one peer.
 //   broadcast, reduce  A chain of n - 1 messages, of which h - 1 cross, pipelined: the bytes flow at the slowest rate.
 //   shift  One message; between hosts if h > 1.
-// Time = latency + steps inside * step time inside + steps across * step time across + bytes / rate. The latency is that
-// of the links between hosts if h > 1. Source of the ring's cost: P. Patarasuk and X. Yuan, Bandwidth optimal
+// Time = latency + steps inside * step time inside + steps across * step time across + bytes / rate. The latency is
+// that of the links between hosts if h > 1. Source of the ring's cost: P. Patarasuk and X. Yuan, Bandwidth optimal
 // all-reduce algorithms for clusters of workstations, 2009.
 #include <algorithm>
 

@@ -48,8 +48,9 @@ Hardware load_hardware(const std::string& name_or_file) {
     if (std::filesystem::exists(name_or_file)) return parse_hardware(read_small_file(name_or_file), name_or_file);
     const std::vector<std::string> names = shipped_hardware();
     const auto near = nearest(name_or_file, names);
-    throw ConfigError(fmt::format("hardware {}: no such file, and no such profile{}; the profiles are {}", name_or_file,
-                                  near ? fmt::format(" (the nearest one is {})", *near) : "", join(names, ", ")));
+    throw ConfigError(fmt::format("hardware {}: no profile and no file has this name; {}", name_or_file,
+                                  near ? fmt::format("did you mean {}?", *near)
+                                       : fmt::format("the profiles are {}", join(names, ", "))));
   });
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "hardware/keys.h"
 
@@ -47,8 +48,11 @@ std::string locate(const std::string& file, const toml::source_region& region) {
   return fmt::format("{}:{}:{}", file, region.begin.line, region.begin.column);
 }
 
+// Returns the value as in the file, shortened to 60 characters.
 std::string shorten(const toml::node& node) {
   constexpr size_t kMost = 60;
+  if (node.is_table()) return "{...}";
+  if (const auto number = node.value_exact<double>()) return fmt::format("{}", *number);
   std::ostringstream out;
   node.visit([&](const auto& value) { out << value; });
   std::string text = out.str();
@@ -111,7 +115,9 @@ struct TableReader {
   void operator()(std::string_view key, std::array<int64_t, 2>& value) const {
     const toml::node& node = find(key);
     const toml::array* items = node.as_array();
-    if (items == nullptr || items->size() != 2) refuse(key, node, "must be a list of 2 whole numbers, as in [128, 256]");
+    if (items == nullptr || items->size() != 2) {
+      refuse(key, node, "must be a list of 2 whole numbers, as in [128, 256]");
+    }
     for (size_t i = 0; i < 2; ++i) read_count(key, (*items)[i], value[i]);
   }
 
@@ -149,6 +155,26 @@ struct TableReader {
   }
 };
 
+// Throws unless the text is safe to parse. Keys of many parts would make deeply nested tables, which the TOML library
+// destroys recursively. It limits the nesting of values by itself.
+void check_text(std::string_view text, const std::string& file) {
+  constexpr int kMostDots = 32;
+  size_t line = 1;
+  int dots = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) throw DataError(fmt::format("{}: a hardware file must be UTF-8, but offset {} is not", file, at));
+    if (text[at] == '.' && ++dots > kMostDots) {
+      throw DataError(fmt::format("{}:{}: a line of a hardware file must have at most {} dots", file, line, kMostDots));
+    }
+    if (text[at] == '\n') {
+      ++line;
+      dots = 0;
+    }
+    at += length;
+  }
+}
+
 // Throws for the first key of the table, and of the tables in it, that no hardware file has.
 void refuse_unknown_keys(const toml::table& table, const std::string& name, const std::string& file) {
   const std::vector<std::string>& known = keys_of_tables().find(name)->second;
@@ -157,7 +183,7 @@ void refuse_unknown_keys(const toml::table& table, const std::string& name, cons
     if (std::ranges::find(known, found) == known.end()) {
       const auto near = nearest(found, known);
       throw ConfigError(fmt::format("{}: unknown key {}; {}", locate(file, key.source()), full_key(name, found),
-                                    near ? fmt::format("the nearest key is {}", full_key(name, *near))
+                                    near ? fmt::format("did you mean {}?", full_key(name, *near))
                                          : fmt::format("the keys here are {}", join(known, ", "))));
     }
     const std::string inner = full_key(name, found);
@@ -176,7 +202,8 @@ void read_list(const TableReader& parent, const std::string& name, const std::st
   const toml::node* node = parent.table.get(key);
   if (node == nullptr) throw ConfigError(fmt::format("{}: the list [[{}]] is missing", parent.file, name));
   const toml::array* list = node->as_array();
-  if (list == nullptr || list->empty() || !std::ranges::all_of(*list, [](const auto& item) { return item.is_table(); })) {
+  const auto is_table = [](const toml::node& item) { return item.is_table(); };
+  if (list == nullptr || list->empty() || !std::ranges::all_of(*list, is_table)) {
     parent.refuse(key, *node, fmt::format("must be a list of tables: [[{}]]", name));
   }
   for (const toml::node& item : *list) {
@@ -190,7 +217,8 @@ void read_list(const TableReader& parent, const std::string& name, const std::st
                                       locate(parent.file, item.source()), name));
       }
       if (entry.ranks != 0 && entry.ranks <= before) {
-        reader.refuse("ranks", *reader.table.get("ranks"), fmt::format("must be larger than {}, the ranks of the entry before it", before));
+        reader.refuse("ranks", reader.find("ranks"),
+                      fmt::format("must be larger than {}, the ranks of the entry before it", before));
       }
     }
     entries.push_back(entry);
@@ -210,6 +238,7 @@ void check_process_memory(const toml::table& root, const Hardware& hardware, con
 }  // namespace
 
 Hardware parse_hardware(std::string_view text, const std::string& source) {
+  check_text(text, source);
   toml::table root;
   try {
     root = toml::parse(text);

@@ -19,9 +19,9 @@ enum class ProductKind {
   weight_gradient_float32,  // the same; accumulates in float32
 };
 
-/// Seconds of one product of [m, k] and [k, n]. The model: tiles of the output are made in waves over the compute units,
-/// at a rate that falls with the work of the kernel (throttled_share), plus the traffic of the output, and never faster
-/// than the traffic of all operands:
+/// Seconds of one product of [m, k] and [k, n]. The model: tiles of the output are made in waves over the compute
+/// units, at a rate that falls with the work of the kernel (throttled_share). The traffic of the output adds to this,
+/// and the traffic of all operands is a lower bound:
 ///   latency + max(waves * units * 2 * tile * k / (peak * share) + output bytes / bandwidth, all bytes / bandwidth)
 /// The fastest of three tiles counts: tile, tile transposed, and half the columns. Requires m, k, n >= 1. Throws
 /// LogicError for a dtype other than bfloat16, float32 or float64.
@@ -37,7 +37,7 @@ struct AttentionSize {
   int64_t kv_heads = 1;      // key and value heads on this device
   int64_t qk_head_dim = 1;
   int64_t v_head_dim = 1;
-  double visible_share = 0.5;  // visible (query, key) pairs divided by all pairs: 1 without a mask, 0.5 with a causal one
+  double visible_share = 0.5;  // visible (query, key) pairs divided by all pairs: 1 without a mask, 0.5 if causal
 };
 
 /// FLOPs of the visible pairs: 2 * pairs * heads * (qk_head_dim + v_head_dim) forward, 2.5 times this backward, because

@@ -31,7 +31,9 @@ std::string quote(std::string_view text) {
 struct KeyWriter {
   std::string& out;
 
-  void operator()(std::string_view key, const std::string& value) { out += fmt::format("{} = {}\n", key, quote(value)); }
+  void operator()(std::string_view key, const std::string& value) {
+    out += fmt::format("{} = {}\n", key, quote(value));
+  }
   void operator()(std::string_view key, const bool& value) { out += fmt::format("{} = {}\n", key, value); }
   void operator()(std::string_view key, const std::array<int64_t, 2>& value) {
     out += fmt::format("{} = [{}, {}]\n", key, value[0], value[1]);
