@@ -24,6 +24,7 @@ ROOMS = {
     "base": Room("Errors, checks, text for people, strict JSON, hashes, random bits by number, mapped files.", False),
     "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
     "schedule": Room("Who does what when: actions, schedules, timelines, drawings.", False, "base"),
+    "hardware": Room("Machines as values, read from TOML profiles: times of kernels, collectives and messages.", False, "mesh base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, computed without building it.", False, "base"),
     "parallel/data/plan": Room("Data parallelism as values: buckets, shards of a batch, when sharded states are gathered and reduced.", False, "mesh schedule base"),
     "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
