@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
+#include <stdexcept>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -90,6 +92,14 @@ TEST(HardwareFile, OriginsSayWhichValuesAreMeasured) {
   }
 }
 
+TEST(HardwareFile, TheExampleOfTheDocumentIsComplete) {
+  const std::string page = slurp(std::string(ORTHANT_SOURCE_DIR) + "/docs/hardware.md");
+  const size_t begin = page.find("```toml\n") + 8;
+  const Hardware hardware = parse_hardware(page.substr(begin, page.find("```\n", begin) - begin), "docs/hardware.md");
+  EXPECT_EQ(hardware.same_host.all_reduce.size(), 2u);
+  EXPECT_TRUE(hardware.same_host.message.bidirectional);
+}
+
 struct BadFile {
   std::string text;
   std::string message;
@@ -149,8 +159,8 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
                                              "origin = \"assumed: x\"\nshare = 0.5"),
        "m.toml:64:1: the key same_host.all_reduce.latency_seconds is missing"},
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
-       "process_memory.context_bytes = 1000000000000 (m.toml:124:17) plus communicator_bytes = 200000000 must be less than "
-       "device.memory_bytes = 180000000000"},
+       "process_memory.context_bytes = 1000000000000 (m.toml:124:17) plus communicator_bytes = 200000000 must be less "
+       "than device.memory_bytes = 180000000000"},
       {with("", "name", "name = \"\""), "name = '' (m.toml:1:8) must not be empty"},
       {with("", "name", ""), "m.toml: the key name is missing"},
       {"name = \"a\"\ndescription = \"b\"", "m.toml: the table [device] is missing"},
