@@ -148,6 +148,12 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
       {with("products", "half_work_flop", "half_work_flop = 0.5"),
        "products.half_work_flop = 0.5 (m.toml:32:18) must be from 1 to 1e30"},
       {with("attention.forward", "tail", "tail = 3"), "attention.forward.tail = 3 (m.toml:43:8) must be from 0 to 2"},
+  };
+  for (const BadFile& bad : table) EXPECT_EQ(error_of(bad.text), bad.message) << bad.text.substr(0, 300);
+}
+
+TEST(HardwareFile, BadLinksAndTablesAreRefused) {
+  const BadFile table[] = {
       {with("same_host.message", "share", "share = 2.1"),
        "same_host.message.share = 2.1 (m.toml:60:9) must be positive and at most 2"},
       {with("same_host.message", "bidirectional", ""),
