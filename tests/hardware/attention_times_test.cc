@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <span>
+#include <string>
 
 #include "base/errors.h"
 #include "hardware/times.h"

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
+#include <stdexcept>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -90,6 +92,14 @@ TEST(HardwareFile, OriginsSayWhichValuesAreMeasured) {
   }
 }
 
+TEST(HardwareFile, TheExampleOfTheDocumentIsComplete) {
+  const std::string page = slurp(std::string(ORTHANT_SOURCE_DIR) + "/docs/hardware.md");
+  const size_t begin = page.find("```toml\n") + 8;
+  const Hardware hardware = parse_hardware(page.substr(begin, page.find("```\n", begin) - begin), "docs/hardware.md");
+  EXPECT_EQ(hardware.same_host.all_reduce.size(), 2u);
+  EXPECT_TRUE(hardware.same_host.message.bidirectional);
+}
+
 struct BadFile {
   std::string text;
   std::string message;
@@ -138,6 +148,12 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
       {with("products", "half_work_flop", "half_work_flop = 0.5"),
        "products.half_work_flop = 0.5 (m.toml:32:18) must be from 1 to 1e30"},
       {with("attention.forward", "tail", "tail = 3"), "attention.forward.tail = 3 (m.toml:43:8) must be from 0 to 2"},
+  };
+  for (const BadFile& bad : table) EXPECT_EQ(error_of(bad.text), bad.message) << bad.text.substr(0, 300);
+}
+
+TEST(HardwareFile, BadLinksAndTablesAreRefused) {
+  const BadFile table[] = {
       {with("same_host.message", "share", "share = 2.1"),
        "same_host.message.share = 2.1 (m.toml:60:9) must be positive and at most 2"},
       {with("same_host.message", "bidirectional", ""),
@@ -149,8 +165,8 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
                                              "origin = \"assumed: x\"\nshare = 0.5"),
        "m.toml:64:1: the key same_host.all_reduce.latency_seconds is missing"},
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
-       "process_memory.context_bytes = 1000000000000 (m.toml:124:17) plus communicator_bytes = 200000000 must be less than "
-       "device.memory_bytes = 180000000000"},
+       "process_memory.context_bytes = 1000000000000 (m.toml:124:17) plus communicator_bytes = 200000000 must be less "
+       "than device.memory_bytes = 180000000000"},
       {with("", "name", "name = \"\""), "name = '' (m.toml:1:8) must not be empty"},
       {with("", "name", ""), "m.toml: the key name is missing"},
       {"name = \"a\"\ndescription = \"b\"", "m.toml: the table [device] is missing"},

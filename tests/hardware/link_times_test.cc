@@ -3,7 +3,9 @@
 // ranks has n - 1 steps, an all-reduce twice as many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/errors.h"
 #include "hardware/times.h"

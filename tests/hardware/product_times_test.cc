@@ -7,6 +7,8 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "hardware/times.h"
