@@ -34,7 +34,7 @@ ROOMS = {
     "config": Room("The run file: its keys, their laws, and the model, mesh and sharding that it asks for.", False,
                    "parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
-                 "config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+                 "config hardware parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
                    "plan config parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
     "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,

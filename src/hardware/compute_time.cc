@@ -52,6 +52,10 @@ double tiled_flop(const ProductTable& model, double units, int64_t m, int64_t k,
 
 }  // namespace
 
+double peak_flop_per_s(const Hardware& hardware, std::string_view dtype) {
+  return find_dtype(hardware, dtype).peak_flop_per_s;
+}
+
 double throttled_share(double work_flop, double sustained_share, double half_work_flop) {
   const double root = std::sqrt(work_flop / half_work_flop);
   return (1 + sustained_share * root) / (1 + root);

@@ -11,6 +11,9 @@
 
 namespace orthant {
 
+/// FLOPs per second of one device at its peak. Throws LogicError for a dtype other than bfloat16, float32 or float64.
+double peak_flop_per_s(const Hardware& hardware, std::string_view dtype);
+
 /// The products of a linear layer y = x W^T with x of [tokens, in], W of [out, in] and y of [tokens, out].
 enum class ProductKind {
   forward,                  // y: m = tokens, k = in, n = out

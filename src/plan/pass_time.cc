@@ -76,7 +76,7 @@ double PassTimer::seconds_of(const Messages& m) const {
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes);
 }
 
-void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& messages, HiddenBy computation) const {
+void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& messages, HidingComputation computation) const {
   const bool hides = computation.products > 0 && !hardware_.device.communication_uses_compute;
   for (const Messages& m : messages) {
     double seconds = seconds_of(m);
@@ -276,6 +276,36 @@ double PassTimer::message(int from_pipeline_rank, int to_pipeline_rank) const {
   };
   const auto bytes = static_cast<double>(sharding_.stream_bytes(rank_, sequences_));
   return message_seconds(hardware_, host(from_pipeline_rank) == host(to_pipeline_rank), bytes);
+}
+
+Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stages) {
+  using enum ActionKind;
+  const DataShard& shard = sharding.data_shards.front();
+  int64_t largest = 1;
+  for (const Range& microbatch : shard.microbatches) largest = std::max(largest, microbatch.size());
+  const PassTimer timer(sharding, largest);
+  Durations durations;
+  const VocabularyTimes vocabulary = sharding.vocabulary.empty() ? VocabularyTimes() : timer.vocabulary();
+  durations.barrier_time = vocabulary.barrier;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const PassTimes times = timer.stage(stages[s]);
+    durations.stage_times.push_back(
+        Durations::of(times.forward.seconds(), times.input.seconds(), times.weights.seconds())
+            .with(S, vocabulary.logits.seconds())
+            .with(Z, vocabulary.exponentials.seconds())
+            .with(T, vocabulary.gradients.seconds())
+            .with(TW, vocabulary.gradients.seconds())
+            .with(E, vocabulary.lookup.seconds())
+            .with(EB, vocabulary.scatter.seconds())
+            .times);
+    if (s + 1 == stages.size() || stages[s].owner == stages[s + 1].owner) continue;
+    const int from = stages[s].owner, to = stages[s + 1].owner;
+    durations.link_times[{from, to}] = durations.link_times[{to, from}] = timer.message(from, to);
+  }
+  for (const Range& microbatch : shard.microbatches) {
+    durations.microbatch_scale.push_back(static_cast<double>(microbatch.size()) / static_cast<double>(largest));
+  }
+  return durations;
 }
 
 }  // namespace orthant

@@ -40,6 +40,12 @@ struct VocabularyTimes {
   double barrier = 0;         // seconds of one collective between the ranks
 };
 
+/// A computation that hides the messages of its products.
+struct HidingComputation {
+  double seconds = 0;
+  int64_t products = 0;
+};
+
 /// Times of the passes for microbatches of `sequences` sequences, on the rank with coordinate 0 on every axis.
 class PassTimer {
  public:
@@ -53,11 +59,6 @@ class PassTimer {
   double message(int from_pipeline_rank, int to_pipeline_rank) const;
 
  private:
-  /// A computation that hides the messages of its products.
-  struct HiddenBy {
-    double seconds = 0;
-    int64_t products = 0;
-  };
   PassTimes attention_times() const;
   PassTimes operation_times(const ColumnOperation& operation) const;
   void time_blocks();
@@ -68,7 +69,7 @@ class PassTimer {
   double seconds_of(const Messages& messages) const;
   /// Adds the messages to `parts`. Products move their operands in panels: the computation hides all panels but the
   /// first one of each product, unless communication occupies the device.
-  void add_messages(TimeParts& parts, const std::vector<Messages>& messages, HiddenBy computation = {}) const;
+  void add_messages(TimeParts& parts, const std::vector<Messages>& messages, HidingComputation computation = {}) const;
 
   const Sharding& sharding_;
   const Hardware& hardware_;
@@ -79,6 +80,9 @@ class PassTimer {
   int64_t tokens_;                  // of the microbatch, on this rank
   PassTimes keeping_, recomputing_;  // of a block without and with recomputation
 };
+
+/// Durations of the passes of the stages and of their messages, in seconds. Requires facts.hardware.
+Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stages);
 
 /// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);

@@ -12,9 +12,14 @@ namespace orthant {
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
   Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
-  plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
-  plan.timeline.unit = "mean forwards of a rank";
   const ParameterShards held(plan);
+  if (facts.hardware) {
+    plan.timeline = simulate(plan.schedule, action_seconds(plan, held));
+    plan.step_time = count_step_time(plan, held, plan.timeline);
+  } else {
+    plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
+    plan.timeline.unit = "mean forwards of a rank";
+  }
   const MatrixCostsByRank updates(plan, held);
   plan.memory = count_memory(plan, held, updates);
   plan.communication = count_communication(plan, held, updates);

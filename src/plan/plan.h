@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/exact_sum.h"
 #include "plan/placement.h"
+#include "plan/step_time.h"
 #include "schedule/simulate.h"
 
 namespace orthant {
@@ -48,7 +50,8 @@ struct CommunicationEntry {
 /// A run on its mesh, with its costs. Planning is a chain of pure steps: Sharding, Pipeline, ParameterPlacement, Plan.
 /// Each step takes the value of the step before it and adds what it computes.
 struct Plan : ParameterPlacement {
-  Timeline timeline;                // from FLOPs, in mean forwards of a microbatch; communication is hidden
+  Timeline timeline;  // in seconds if the hardware is known; else from FLOPs, in mean forwards of a microbatch
+  std::optional<StepTime> step_time;  // if the hardware is known
   std::vector<MemoryBytes> memory;  // by rank
   std::vector<CommunicationEntry> communication;
 

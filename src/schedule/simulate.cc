@@ -121,7 +121,7 @@ class Simulation {
     const bool local = owner(producer_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
     const double made_s = made_s_[producer_of(action)];
-    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank);
+    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank, action.microbatch);
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
@@ -174,7 +174,7 @@ class Simulation {
     ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage receives this message");
     double& free_s = state.stream_free_s[static_cast<size_t>(Stream::send)];
     const double start_s = std::max(state.now_s, free_s);
-    free_s = start_s + durations_.link(rank, owner(received.stage));
+    free_s = start_s + durations_.link(rank, owner(received.stage), action.microbatch);
     add(rank, action, start_s, free_s);
     Message& message = messages_[received];
     message.began_s = start_s, message.sent_s = free_s;
@@ -267,7 +267,8 @@ double Durations::of(const Action& action) const {
   const auto kind = static_cast<size_t>(action.kind);
   if (action.kind == ActionKind::REDUCE && !reductions.empty()) return reduction(action).duration;
   if (is_message(action)) return link_time;
-  return stage_times.empty() ? times[kind] : stage_times.at(static_cast<size_t>(action.stage))[kind];
+  const double time = stage_times.empty() ? times[kind] : stage_times.at(static_cast<size_t>(action.stage))[kind];
+  return time * scale(microbatch_of(action));
 }
 
 BucketReduction Durations::reduction(const Action& reduce) const {
@@ -275,9 +276,13 @@ BucketReduction Durations::reduction(const Action& reduce) const {
   return reductions.empty() || reduce.microbatch < 0 ? BucketReduction() : reductions.at(stage).at(bucket);
 }
 
-double Durations::link(int from, int to) const {
+double Durations::scale(int microbatch) const {
+  return microbatch < 0 || microbatch_scale.empty() ? 1 : microbatch_scale.at(static_cast<size_t>(microbatch));
+}
+
+double Durations::link(int from, int to, int microbatch) const {
   const auto found = link_times.find({from, to});
-  return found == link_times.end() ? link_time : found->second;
+  return (found == link_times.end() ? link_time : found->second) * scale(microbatch);
 }
 
 Timeline simulate(const Schedule& schedule, const Durations& durations) {

@@ -44,6 +44,7 @@ struct Durations {
   std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
   /// Of REDUCE, by stage and bucket of the stage; replaces all other durations. Empty: not given.
   std::vector<std::vector<BucketReduction>> reductions;
+  std::vector<double> microbatch_scale;  // by microbatch: factor of its passes and messages; empty: 1
   bool overlap_reduce = true;  // REDUCE overlaps with later computation of its row; false: the row waits for it
 
   /// The given durations for F, I and W, and B = I + W, on every stage.
@@ -54,8 +55,10 @@ struct Durations {
   double of(const Action& action) const;
   /// The reduction of a REDUCE Action; a default one if `reductions` does not give it.
   BucketReduction reduction(const Action& reduce) const;
-  /// Duration of one message between two ranks.
-  double link(int from, int to) const;
+  /// The factor of a microbatch; 1 for -1.
+  double scale(int microbatch) const;
+  /// Duration of the message between two ranks that belongs to a microbatch; -1: to none.
+  double link(int from, int to, int microbatch = -1) const;
 };
 
 /// One Action of a Timeline, with its start and end in the timeline's unit.
