@@ -36,7 +36,7 @@ ROOMS = {
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
                  "config hardware parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
-                   "plan config parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
+                   "plan config hardware parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
     "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,
                    "plan config schedule base"),
     "launch": Room("Processes, their rendezvous over a store, heartbeats and failure reports.", True, "base"),
@@ -56,7 +56,7 @@ ROOMS = {
                                 "parallel/vocabulary/plan parallel/tensor comm model model/kernels base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
-    "app": Room("The commands.", True, "runtime advice report plan config comm launch model data checkpoint schedule base"),
+    "app": Room("The commands.", True, "runtime advice report plan config hardware comm launch model data checkpoint schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")

@@ -70,6 +70,7 @@ std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
     try {
       const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
       choice.memory_bytes = planned.largest_memory_bytes();
+      choice.step_seconds = planned.step_time ? planned.step_time->seconds : 0;
       choice.sent_bytes = planned.largest_communication_bytes();
       choice.extra_bytes = choice.sent_bytes - choices.front().sent_bytes;
     } catch (const ConfigError& error) {
@@ -103,7 +104,7 @@ std::string explain_recomputation_choices(const Plan& plan) {
     if (choice.chosen) remarks.emplace_back("as planned");
     if (&choice == best) remarks.emplace_back("recommended");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);
-    if (is_legal && !fits_a_rank(plan.config, choice.memory_bytes)) remarks.emplace_back("does not fit");
+    if (is_legal && !fits_a_device(plan, choice.memory_bytes)) remarks.emplace_back("does not fit");
     rows.push_back({choice.name, is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     fmt::format("{:.1f} %", 100 * choice.extra_flops), is_legal ? grouped(choice.extra_bytes) : "",
                     join(remarks, ", ")});

@@ -80,6 +80,15 @@ struct AttentionTable {
   bool operator==(const AttentionTable&) const = default;
 };
 
+/// Table [step]: differences between a kernel in a long training step and the same kernel measured alone.
+struct StepTable {
+  std::string origin;
+  double compute_share = 1;  // rate of products and attention in a step, relative to that of a kernel alone: power,
+                             // temperature, and gaps between kernels
+
+  bool operator==(const StepTable&) const = default;
+};
+
 /// Tables [same_host.message] and [between_hosts.message]: one message from one rank to another.
 struct MessageTable {
   std::string origin;
@@ -130,6 +139,7 @@ struct Hardware {
   MemoryTable memory;
   ProductTable products;
   AttentionTable attention;
+  StepTable step;
   LinkTable same_host, between_hosts;
   ProcessMemoryTable process_memory;
 

@@ -59,6 +59,8 @@ void visit_keys(T& table, Visit&& visit) {
     visit("tail", table.tail, NumberLaw::tail);
     visit("wide_head_share", table.wide_head_share, NumberLaw::share);
     visit("tile_rows", table.tile_rows, CountLaw::count);
+  } else if constexpr (std::is_same_v<Table, StepTable>) {
+    visit("compute_share", table.compute_share, NumberLaw::share);
   } else if constexpr (std::is_same_v<Table, LinkTable>) {
     visit("bytes_per_s", table.bytes_per_s, NumberLaw::positive);
   } else if constexpr (std::is_same_v<Table, MessageTable>) {
@@ -88,6 +90,7 @@ void visit_tables(H& hardware, Visit&& visit) {
   visit("attention", hardware.attention);
   visit("attention.forward", hardware.attention.forward);
   visit("attention.backward", hardware.attention.backward);
+  visit("step", hardware.step);
   visit("same_host", hardware.same_host);
   visit("same_host.message", hardware.same_host.message);
   visit("same_host.all_reduce", hardware.same_host.all_reduce);

@@ -69,7 +69,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
   if (std::min({m, k, n}) == 0) return 0;
   const bool to_float32 = shape_.sum_bytes > shape_.element_bytes;
   if (kind == ProductKind::weight_gradient && to_float32) kind = ProductKind::weight_gradient_float32;
-  return product_seconds(hardware_, kind, m, k, n, sharding_.config.training.dtype);
+  return product_seconds(hardware_, kind, m, k, n, sharding_.config.training.dtype) / hardware_.step.compute_share;
 }
 
 double PassTimer::seconds_of(const Messages& m) const {
@@ -120,8 +120,9 @@ PassTimes PassTimer::attention_times() const {
     }
     size.visible_share = static_cast<double>(pairs) / static_cast<double>(queries * whole.seq_len);
   }
-  times.forward.attention += attention_seconds(hardware_, /*backward=*/false, size, dtype);
-  times.input.attention += attention_seconds(hardware_, /*backward=*/true, size, dtype);
+  const double share = hardware_.step.compute_share;
+  times.forward.attention += attention_seconds(hardware_, /*backward=*/false, size, dtype) / share;
+  times.input.attention += attention_seconds(hardware_, /*backward=*/true, size, dtype) / share;
   const SequenceTraffic traffic = sequence_traffic(cut, whole, 0, 0);
   // Blocks of a ring travel while the rank computes with the block before. All-to-alls and sums are waited for.
   const auto add = [&](TimeParts& parts, const std::vector<Messages>& messages) {

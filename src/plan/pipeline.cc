@@ -21,7 +21,6 @@
 #include "parallel/pipeline/plan.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/redistribution_plan.h"
-#include "plan/pass_time.h"
 #include "plan/vocabulary.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
@@ -141,7 +140,6 @@ std::vector<StageFlops> count_stage_flops(const Config& config, const Architectu
 }
 
 Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>& stages) {
-  if (sharding.facts.hardware) return pass_seconds(sharding, stages);
   using enum ActionKind;
   const std::vector<StageFlops> flops = count_stage_flops(sharding.config, sharding.architecture, stages);
   const double ranks = sharding.mesh.axis_size(kPipeline);

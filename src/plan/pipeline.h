@@ -61,9 +61,9 @@ struct LayerFlops {
   double weights = 0, attention = 0, repeated = 0, head = 0;
 };
 
-/// Returns durations of the passes of the stages and vocabulary layers: in seconds if the hardware is known, otherwise
-/// in proportion to their FLOPs. The unit is then a pipeline rank's mean forward of a microbatch, which includes the
-/// gradients of the head.
+/// Returns durations of the passes of the stages and vocabulary layers, in proportion to their FLOPs. The unit
+/// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head. Schedules are made from
+/// these durations on any hardware, so that a plan has the schedule of the run.
 Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>& stages);
 
 }  // namespace orthant

@@ -44,11 +44,11 @@ Plan make_generation_plan(Plan plan) {
   return plan;
 }
 
-int64_t Plan::largest_memory_bytes() const {
-  int64_t largest = 0;
-  for (const auto& rank : memory) largest = std::max(largest, rank.total());
-  return largest;
+int Plan::worst_rank() const {
+  return static_cast<int>(std::ranges::max_element(memory, {}, &MemoryBytes::total) - memory.begin());
 }
+
+int64_t Plan::largest_memory_bytes() const { return memory[static_cast<size_t>(worst_rank())].total(); }
 
 int64_t Plan::largest_communication_bytes() const {
   std::vector<int64_t> sums(memory.size());

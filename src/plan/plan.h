@@ -21,6 +21,7 @@ struct MemoryBytes {
   int64_t optimizer = 0;
   int64_t activations = 0;  // kept from forward to backward by all live microbatches, their tokens included
   int64_t working = 0;      // peak of messages and temporaries on top of that; rotary tables; step statistics
+  std::optional<Action> peak = {};  // the Action that reaches the peak; none: the update after the row
   int64_t host = 0;         // offloaded to host memory, and not in total()
   int64_t host_copies = 0;  // copied to and from the host in a step
 
@@ -55,6 +56,8 @@ struct Plan : ParameterPlacement {
   std::vector<MemoryBytes> memory;  // by rank
   std::vector<CommunicationEntry> communication;
 
+  /// The rank that needs most memory, the lowest of several, and its bytes.
+  int worst_rank() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };

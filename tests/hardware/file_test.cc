@@ -124,7 +124,7 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
       {with("memory", "", "[memmory]"), "m.toml:17:2: unknown key memmory; did you mean memory?"},
       {with("memory", "", "[xyzzy]"),
        "m.toml:17:2: unknown key xyzzy; the keys here are name, description, device, peak_flop_per_s, memory, "
-       "products, attention, same_host, between_hosts, process_memory"},
+       "products, attention, step, same_host, between_hosts, process_memory"},
       {with("memory", "share", "share = 1.5"), "memory.share = 1.5 (m.toml:20:9) must be positive and at most 1"},
       {with("memory", "latency_seconds", "latency_seconds = -1e-6"),
        "memory.latency_seconds = -1e-06 (m.toml:21:19) must be from 0 to 1e30"},
@@ -165,7 +165,7 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
                                              "origin = \"assumed: x\"\nshare = 0.5"),
        "m.toml:64:1: the key same_host.all_reduce.latency_seconds is missing"},
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
-       "process_memory.context_bytes = 1000000000000 (m.toml:124:17) plus communicator_bytes = 200000000 must be less "
+       "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
        "than device.memory_bytes = 180000000000"},
       {with("", "name", "name = \"\""), "name = '' (m.toml:1:8) must not be empty"},
       {with("", "name", ""), "m.toml: the key name is missing"},
