@@ -155,15 +155,15 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
 TEST(HardwareFile, BadLinksAndTablesAreRefused) {
   const BadFile table[] = {
       {with("same_host.message", "share", "share = 2.1"),
-       "same_host.message.share = 2.1 (m.toml:60:9) must be positive and at most 2"},
+       "same_host.message.share = 2.1 (m.toml:64:9) must be positive and at most 2"},
       {with("same_host.message", "bidirectional", ""),
-       "same_host.message.share = 1.5588 (m.toml:60:9) must be positive and at most 1; a share of both directions "
+       "same_host.message.share = 1.5588 (m.toml:64:9) must be positive and at most 1; a share of both directions "
        "needs bidirectional = true"},
       {with("same_host.all_reduce", "", "[same_host.all_reduce]"),
-       "same_host.all_reduce = {...} (m.toml:64:1) must be a list of tables: [[same_host.all_reduce]]"},
+       "same_host.all_reduce = {...} (m.toml:68:1) must be a list of tables: [[same_host.all_reduce]]"},
       {with("same_host.all_reduce", "share", "share = 0.7\nranks = 4\n[[same_host.all_reduce]]\nranks = 4\n"
                                              "origin = \"assumed: x\"\nshare = 0.5"),
-       "m.toml:64:1: the key same_host.all_reduce.latency_seconds is missing"},
+       "m.toml:68:1: the key same_host.all_reduce.latency_seconds is missing"},
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
        "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
        "than device.memory_bytes = 180000000000"},
@@ -186,11 +186,11 @@ TEST(HardwareFile, GroupSizesAscend) {
   EXPECT_EQ(error_of(file("ranks = 2\n", "ranks = 4\n")), "no error");
   EXPECT_EQ(parse_hardware(file("ranks = 2\n", "ranks = 4\n"), "m.toml").same_host.all_gather.size(), 3u);
   EXPECT_EQ(error_of(file("ranks = 4\n", "ranks = 4\n")),
-            "same_host.all_gather.ranks = 4 (m.toml:77:9) must be larger than 4, the ranks of the entry before it");
+            "same_host.all_gather.ranks = 4 (m.toml:81:9) must be larger than 4, the ranks of the entry before it");
   EXPECT_EQ(error_of(file("ranks = 4\n", "ranks = 2\n")),
-            "same_host.all_gather.ranks = 2 (m.toml:77:9) must be larger than 4, the ranks of the entry before it");
+            "same_host.all_gather.ranks = 2 (m.toml:81:9) must be larger than 4, the ranks of the entry before it");
   EXPECT_EQ(error_of(file("", "ranks = 2\n")),
-            "m.toml:75:1: an entry of [[same_host.all_gather]] without ranks must be the last one");
+            "m.toml:79:1: an entry of [[same_host.all_gather]] without ranks must be the last one");
 }
 
 TEST(HardwareFile, FilesThatCannotBeReadAreRefused) {

@@ -134,7 +134,7 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
 TEST(Simulate, ReductionsOverlapLaterComputation) {
   const Schedule schedule = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD1,1REDUCE_GRAD0,0B0,0REDUCE_GRAD0\n");
   Durations durations = Durations::of(1, 1, 1);
-  durations.reductions = {{{3}}, {{0.5}, {3}}};
+  durations.reductions = {{{3}}, {{3}, {0.5}}};
   const Timeline beside = simulate(schedule, durations);
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start, 4);
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start, 4.5);
