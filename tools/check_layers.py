@@ -24,6 +24,7 @@ ROOMS = {
     "base": Room("Errors, checks, text for people, strict JSON, hashes, random bits by number, mapped files.", False),
     "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
     "schedule": Room("Who does what when: actions, schedules, timelines, drawings.", False, "base"),
+    "hardware": Room("Machines as values, read from TOML profiles: times of kernels, collectives and messages.", False, "mesh base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, computed without building it.", False, "base"),
     "parallel/data/plan": Room("Data parallelism as values: buckets, shards of a batch, when sharded states are gathered and reduced.", False, "mesh schedule base"),
     "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
@@ -33,9 +34,9 @@ ROOMS = {
     "config": Room("The run file: its keys, their laws, and the model, mesh and sharding that it asks for.", False,
                    "parallel/data/plan parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
-                 "config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+                 "config hardware parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
-                   "plan config parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
+                   "plan config hardware parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan mesh schedule base"),
     "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,
                    "plan config schedule base"),
     "launch": Room("Processes, their rendezvous over a store, heartbeats and failure reports.", True, "base"),
@@ -55,7 +56,7 @@ ROOMS = {
                                 "parallel/vocabulary/plan parallel/tensor comm model model/kernels base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
-    "app": Room("The commands.", True, "runtime advice report plan config comm launch model data checkpoint schedule base"),
+    "app": Room("The commands.", True, "runtime advice report plan config hardware comm launch model data checkpoint schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")

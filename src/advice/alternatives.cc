@@ -23,8 +23,8 @@ void add_alternative(std::vector<Alternative>& found, const Plan& from, const Co
     if (const std::string settings = changed_settings(from.config, config); !settings.empty()) {
       text += (text.empty() ? "" : " with ") + settings;
     }
-    found.push_back(
-        {std::move(text), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
+    found.push_back({std::move(text), plan.largest_memory_bytes(), plan.largest_communication_bytes(),
+                     plan.step_time ? plan.step_time->seconds : 0, std::move(remark)});
   } catch (const ConfigError&) {
     // The run is legal, but not with this change.
   }

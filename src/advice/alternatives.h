@@ -15,6 +15,7 @@ struct Alternative {
   std::string change;                // the settings as in a run file: "training.dtype = \"bfloat16\""
   int64_t memory_bytes = 0;          // of the rank that needs most
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
+  double step_seconds = 0;           // 0 if the hardware is not known
   std::string remark;                // its main cost or effect; may be empty
 };
 

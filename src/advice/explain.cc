@@ -9,6 +9,7 @@
 #include <span>
 
 #include "advice/alternatives.h"
+#include "advice/answer.h"
 #include "advice/layer_choices.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
@@ -247,7 +248,7 @@ std::string explain_data_shards(const Plan& plan) {
 std::string explain(const Plan& plan) {
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;
-  std::string out;
+  std::string out = explain_answer(plan);
   out += fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
                      grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
@@ -316,12 +317,16 @@ std::string explain(const Plan& plan) {
   }
   if (offloads(plan.config)) out += "  on host: offloaded to host memory; copied: to and from the host in a step\n";
   out += "\nalternatives\n";
-  std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
+  std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", "step", ""}};
+  const auto step = [](double seconds) { return seconds > 0 ? fmt::format("{:.4g} s", seconds) : ""; };
   rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),
-                  grouped(plan.largest_communication_bytes()), ""});
+                  grouped(plan.largest_communication_bytes()), step(plan.step_time ? plan.step_time->seconds : 0), ""});
   for (const Alternative& other : alternatives_to(plan)) {
     rows.push_back({other.change, format_bytes(static_cast<double>(other.memory_bytes)),
-                    grouped(other.communication_bytes), other.remark});
+                    grouped(other.communication_bytes), step(other.step_seconds), other.remark});
+  }
+  if (!plan.step_time) {
+    for (auto& row : rows) row.erase(row.end() - 2);
   }
   return out + text_table(rows);
 }

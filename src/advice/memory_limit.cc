@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "advice/alternatives.h"
+#include "advice/answer.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
@@ -25,6 +26,10 @@ std::string gib_text(int64_t bytes) { return gib_number(bytes) + " GiB"; }
 bool fits_a_rank(const Config& config, int64_t bytes) {
   const double gib = config.run.memory_gib_per_rank;
   return gib == 0 || static_cast<double>(bytes) <= gib * 0x1p30;
+}
+
+bool fits_a_device(const Plan& plan, int64_t bytes) {
+  return fits_a_rank(plan.config, bytes) && (!plan.facts.hardware || fit_of(plan, bytes).fits());
 }
 
 void require_fitting(const Plan& plan) {

@@ -10,6 +10,8 @@ namespace orthant {
 
 /// True if `bytes` are within run.memory_gib_per_rank, where 0 is no limit.
 bool fits_a_rank(const Config& config, int64_t bytes);
+/// Whether tensors of `bytes` fit run.memory_gib_per_rank and, if the hardware is known, a device.
+bool fits_a_device(const Plan& plan, int64_t bytes);
 
 /// Returns "0.0235 GiB", rounded up to three digits.
 std::string gib_text(int64_t bytes);

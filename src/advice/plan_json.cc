@@ -1,9 +1,11 @@
 // Writes the fields one after the other.
 #include "advice/plan_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "advice/alternatives.h"
+#include "advice/answer.h"
 #include "advice/layer_choices.h"
 #include "advice/memory_limit.h"
 #include "advice/recomputation_choices.h"
@@ -43,6 +45,32 @@ void add_ranks(Json& out, const Plan& plan) {
                                  {"host", m.host},
                                  {"host_copies", m.host_copies}}}});
   }
+}
+
+// Adds what the plan on given hardware answers; nothing if the hardware is not known.
+void add_answer(Json& out, const Plan& plan) {
+  if (!plan.step_time) return;
+  const StepTime& step = *plan.step_time;
+  const Fit fit = fit_of(plan);
+  const MemoryBytes& worst = plan.memory[static_cast<size_t>(fit.rank)];
+  const std::vector<TableOrigin> tables = origins(*plan.facts.hardware);
+  out["step_seconds"] = step.seconds;
+  out["tokens_per_second"] = static_cast<double>(plan.tokens_per_step()) / step.seconds;
+  out["mfu"] = model_flops_utilization(plan, step.seconds, true);
+  out["mfu_causal"] = model_flops_utilization(plan, step.seconds, false);
+  out["exposed_communication_seconds"] = step.exposed_communication();
+  out["step_parts_seconds"] = {{"products", step.passes.products},   {"attention", step.passes.attention},
+                               {"kernels", step.passes.kernels},     {"communication", step.passes.communication},
+                               {"idle", step.idle},                  {"reductions", step.reductions},
+                               {"update", step.update},              {"gathers", step.gathers}};
+  out["fits"] = fit.fits();
+  out["worst_rank"] = {{"rank", fit.rank},
+                       {"action", worst.peak ? to_string(*worst.peak) : "update"},
+                       {"bytes", fit.tensor_bytes},
+                       {"other_bytes", fit.other_bytes},
+                       {"device_bytes", fit.device_bytes}};
+  out["hardware"] = {{"name", plan.facts.hardware->name},
+                     {"measured", std::ranges::all_of(tables, &TableOrigin::measured)}};
 }
 
 void add_schedule(Json& out, const Plan& plan) {
@@ -92,7 +120,7 @@ void add_schedule(Json& out, const Plan& plan) {
                                          {"otherwise", choice.otherwise},
                                          {"refusal", choice.refusal},
                                          {"chosen", choice.chosen},
-                                         {"recommended", &choice == &recommended(placements)}});
+                                         {"recommended", &choice == recommended(placements, plan)}});
   }
 }
 
@@ -173,6 +201,8 @@ void add_choices(Json& out, const Plan& plan) {
 
 std::string plan_json(const Plan& plan) {
   Json out;
+  out["version"] = 1;
+  add_answer(out, plan);
   out["mesh"] = Json::array();
   for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
   out["ranks"] = plan.mesh.size();
@@ -207,6 +237,7 @@ std::string plan_json(const Plan& plan) {
     out["alternatives"].push_back({{"change", other.change},
                                    {"memory_bytes", other.memory_bytes},
                                    {"communication_bytes", other.communication_bytes},
+                                   {"step_seconds", other.step_seconds},
                                    {"remark", other.remark}});
   }
   return out.dump(2) + "\n";

@@ -73,6 +73,7 @@ RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig
   try {
     const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
     choice.memory_bytes = planned.largest_memory_bytes();
+    choice.step_seconds = planned.step_time ? planned.step_time->seconds : 0;
     choice.sent_bytes = planned.largest_communication_bytes();
   } catch (const ConfigError& error) {
     choice.refusal = error.what();
@@ -81,7 +82,7 @@ RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig
 }
 
 bool fits(const Plan& plan, const RecomputationChoice& choice) {
-  return choice.refusal.empty() && fits_a_rank(plan.config, choice.memory_bytes);
+  return choice.refusal.empty() && fits_a_device(plan, choice.memory_bytes);
 }
 
 // Returns the setting that recomputes the same operations in as few blocks as fit the memory limit, by bisection over
@@ -145,7 +146,7 @@ std::string explain_recomputation_choices(const Plan& plan) {
     if (choice.chosen) remarks.emplace_back("as planned");
     if (&choice == best) remarks.emplace_back("recommended");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);
-    if (is_legal && !fits_a_rank(plan.config, choice.memory_bytes)) remarks.emplace_back("does not fit");
+    if (is_legal && !fits_a_device(plan, choice.memory_bytes)) remarks.emplace_back("does not fit");
     rows.push_back({choice.name, is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     fmt::format("{:.1f} %", 100 * choice.extra_flops), is_legal ? grouped(choice.extra_bytes) : "",
                     join(remarks, ", ")});

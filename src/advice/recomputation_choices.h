@@ -18,6 +18,7 @@ struct RecomputationChoice {
   int64_t sent_bytes = 0;      // per step, by the busiest rank
   int64_t extra_bytes = 0;     // of these, more than without recomputation
   int64_t repeated_operations = 0;  // over all blocks, products or not
+  double step_seconds = 0;          // 0 if the hardware is not known
   std::string refusal = {};    // why it is illegal; empty if it is legal
   bool chosen = false;
 };

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 
+#include "advice/answer.h"
+#include "advice/memory_limit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
 #include "parallel/pipeline/plan.h"
+#include "plan/pass_time.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
 #include "plan/vocabulary.h"
@@ -68,11 +71,11 @@ std::string cut(const std::string& text) {
   return out;
 }
 
-std::string times(double units) { return fmt::format("{:.2f}", units); }
-
 std::string explain_stages(const Plan& plan) {
   const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
-  const Durations durations = estimate_durations(plan, plan.stages);
+  const Durations durations =
+      plan.step_time ? pass_seconds(plan, plan.stages) : estimate_durations(plan, plan.stages);
+  const auto times = [&](double time) { return timeline_text(plan, time); };
   std::vector<std::vector<std::string>> rows = {{"stage", "pipeline rank", "holds", "F", "B", "of the FLOPs"}};
   const bool cut = !plan.vocabulary.empty();
   const double head = cut ? 3 * LayerFlops(plan.architecture, plan.config.training.seq_len).head : 0;
@@ -104,7 +107,7 @@ std::string explain_ranks(const Plan& plan) {
       if (plan.pipeline_rank(rank) == static_cast<int>(at))
         memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
     }
-    rows.push_back({fmt::format("{}", at), times(plan.timeline.busy[at]),
+    rows.push_back({fmt::format("{}", at), timeline_text(plan, plan.timeline.busy[at]),
                     fmt::format("{}", plan.timeline.peak_in_flight[at]), format_bytes(static_cast<double>(memory))});
   }
   return text_table(rows);
@@ -156,11 +159,14 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
 std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
-  out += fmt::format(
-      "  with durations from FLOPs: bubble {:.1f} % of the step, step time {}; the busiest rank computes for {}\n"
-      "  (unit: a rank's mean forward of a microbatch); a rank idles for at most {} between its first and last pass\n",
-      100 * timeline.bubble, times(timeline.makespan), times(timeline.makespan - makespan_bubble(timeline)),
-      times(max_rank_bubble(timeline)));
+  const auto times = [&](double time) { return timeline_text(plan, time); };
+  out += fmt::format("  {}: bubble {:.1f} % of the row, which takes {}; the busiest rank computes for {}\n",
+                     plan.step_time ? "with " + plan.facts.hardware->name : "with durations from FLOPs",
+                     100 * timeline.bubble, times(timeline.makespan),
+                     times(timeline.makespan - makespan_bubble(timeline)));
+  out += fmt::format("  {}a rank idles for at most {} between its first and last pass\n",
+                     plan.step_time ? "" : "(unit: a rank's mean forward of a microbatch); ",
+                     times(max_rank_bubble(timeline)));
   return out + "\nstages and the costs of their passes\n" + explain_stages(plan) +
          "\npipeline ranks; most live: microbatches between F and B or W\n" + explain_ranks(plan);
 }
@@ -174,11 +180,12 @@ std::string explain_schedule_choices(const Plan& plan) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);
+    if (is_legal && !fits_a_device(plan, choice.memory_bytes)) remarks.push_back("does not fit");
     if (is_legal) remarks.push_back(describe_schedule(choice.name));
     if (is_legal && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");
     rows.push_back({choice.name, is_legal ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
-                    is_legal ? times(choice.makespan) : "",
+                    is_legal ? timeline_text(plan, choice.makespan) : "",
                     is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     is_legal ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
   }

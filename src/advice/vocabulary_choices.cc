@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "advice/answer.h"
+#include "advice/memory_limit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -73,25 +75,26 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
   return choices;
 }
 
-const VocabularyChoice& recommended(const std::vector<VocabularyChoice>& choices) {
-  const auto is_legal = [](const VocabularyChoice& choice) { return choice.refusal.empty(); };
+const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan) {
+  const auto fits = [&](const VocabularyChoice& choice) {
+    return choice.refusal.empty() && fits_a_device(plan, choice.memory_bytes);
+  };
   double shortest = 0;
   for (const VocabularyChoice& choice : choices) {
-    if (is_legal(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
+    if (fits(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
   }
   const VocabularyChoice* best = nullptr;
   for (const VocabularyChoice& choice : choices) {
-    if (!is_legal(choice) || choice.makespan > 1.01 * shortest) continue;
+    if (!fits(choice) || choice.makespan > 1.01 * shortest) continue;
     if (best == nullptr || choice.memory_bytes < best->memory_bytes) best = &choice;
   }
-  ORTHANT_CHECK(best != nullptr, choices.size());
-  return *best;
+  return best;
 }
 
 std::string explain_vocabulary_choices(const Plan& plan) {
   const std::vector<VocabularyChoice> choices = vocabulary_choices(plan);
   if (choices.empty()) return "";
-  const VocabularyChoice& best = recommended(choices);
+  const VocabularyChoice* const best = recommended(choices, plan);
   std::vector<std::vector<std::string>> rows = {
       {"placement", "computation of a rank", "its weights", "step time", "its memory", ""}};
   for (const VocabularyChoice& choice : choices) {
@@ -101,17 +104,20 @@ std::string explain_vocabulary_choices(const Plan& plan) {
     }
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
-    if (&choice == &best) remarks.push_back("recommended");
+    if (&choice == best) remarks.push_back("recommended");
+    if (!fits_a_device(plan, choice.memory_bytes)) remarks.push_back("does not fit");
     if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     rows.push_back(
-        {choice.name, span_text(choice.compute, [](double units) { return fmt::format("{:.2f}", units); }),
+        {choice.name, span_text(choice.compute, [&](double time) { return timeline_text(plan, time); }),
          span_text(choice.parameter_bytes, [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }),
-         fmt::format("{:.2f}", choice.makespan), format_bytes(static_cast<double>(choice.memory_bytes)),
+         timeline_text(plan, choice.makespan), format_bytes(static_cast<double>(choice.memory_bytes)),
          join(remarks, "; ")});
   }
   return text_table(rows) +
-         "  Two numbers are the least and the most of any pipeline rank, with their ratio. Times count FLOPs, and\n"
-         "  communication is hidden. Recommended is the shortest step; of steps within 1 % of it, the least memory.\n";
+         fmt::format(
+             "  Two numbers are the least and the most of any pipeline rank, with their ratio. {}\n"
+             "  Recommended is the shortest step that fits; of steps within 1 % of it, the least memory.\n",
+             plan.step_time ? "Times are those of a row." : "Times count FLOPs, and communication is hidden.");
 }
 
 }  // namespace orthant

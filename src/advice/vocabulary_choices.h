@@ -24,9 +24,9 @@ struct VocabularyChoice {
 /// Returns every value of parallelism.vocabulary_parallel. Empty if the mesh has one pipeline rank.
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
-/// Returns the choice with the shortest step by FLOPs. Of the choices within 1 % of that, it is the one that needs
-/// least memory.
-const VocabularyChoice& recommended(const std::vector<VocabularyChoice>& choices);
+/// Returns the choice with the shortest row of those that fit a device; of the choices within 1 % of that, the one that
+/// needs least memory. Returns nullptr if none fits.
+const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with the recommendation; empty for one pipeline rank.
 std::string explain_vocabulary_choices(const Plan& plan);

@@ -6,6 +6,9 @@
 #include <charconv>
 #include <cstdint>
 
+#include "base/text.h"
+#include "hardware/hardware.h"
+
 namespace orthant {
 namespace {
 
@@ -63,6 +66,21 @@ void define_plan(CLI::App& app, Command& command) {
       ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
+  app.add_option("--hardware", arguments.hardware,
+                 "machine for which to compute seconds: " + join(shipped_hardware(), ", ") +
+                     ", or a TOML file; default: h100-8x for CUDA devices")
+      ->type_name("NAME_OR_FILE")
+      ->check(named("h100-8x"));
+  // A word for a key of the run file.
+  const auto setting = [&](const char* option, const char* key) {
+    app.add_option_function<std::string>(
+           option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); },
+           std::string("short for --") + key)
+        ->type_name("N");
+  };
+  setting("--ranks", "run.ranks");
+  setting("--seq-len", "training.seq_len");
+  setting("--global-batch", "training.global_batch_size");
   // Rates outside this range would give times that are not finite.
   const auto rate = number([](double value) { return value >= 1e-9 && value <= 1e15; }, "from 1e-9 to 1e15");
   auto* inner = app.add_option("--inner-gbit", arguments.inner_gbit,
@@ -153,7 +171,7 @@ const std::vector<CommandEntry>& commands() {
        "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
        {"orthant plan run.toml --json --svg schedule.svg run.ranks=64",
-        "orthant plan --hf config.json run.ranks=64 training.seq_len=8192",
+        "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256",
         "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
        true,
        define_plan},

@@ -201,6 +201,7 @@ TensorPlan make_tensor_plan(const Config& config, const Mesh& mesh, const Sequen
   } else if (p.tensor_parallel_product == "summa") {
     plan.form = ProductForm::summa;
   }
+  if (config.run.device == "cuda") plan.panel_bytes = kPanelBytesOnCuda;
   if (plan.ranks() == 1) return {};
   check_tensor_parallel(config, plan, sequence, data_ranks(mesh));
   return plan;

@@ -53,6 +53,13 @@ void check_dim(std::span<const int64_t> shape, int dim) {
 
 std::string_view name_of(CollectiveKind kind) { return facts_of(kind).name; }
 
+CollectiveKind collective_named(std::string_view name) {
+  for (const KindFacts& facts : kFacts) {
+    if (facts.name == name) return facts.kind;
+  }
+  throw LogicError(fmt::format("no collective is named {}", name));
+}
+
 bool communicates(CollectiveKind kind) { return facts_of(kind).communicates; }
 
 std::string to_string(const Collective& collective) {

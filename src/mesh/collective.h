@@ -39,6 +39,8 @@ enum class CollectiveKind {
 
 /// Name of the kind, such as "all_gather".
 std::string_view name_of(CollectiveKind kind);
+/// The kind with this name. Throws LogicError for any other text.
+CollectiveKind collective_named(std::string_view name);
 /// Whether the kind sends bytes. False for slice, pad, mask_replicas and relabel.
 bool communicates(CollectiveKind kind);
 

@@ -62,7 +62,8 @@ struct LayerFlops {
 };
 
 /// Returns durations of the passes of the stages and vocabulary layers, in proportion to their FLOPs. The unit
-/// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head.
+/// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head. Schedules are made from
+/// these durations on any hardware, so that a plan has the schedule of the run.
 Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>& stages);
 
 }  // namespace orthant

@@ -12,9 +12,14 @@ namespace orthant {
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
   Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
-  plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
-  plan.timeline.unit = "mean forwards of a rank";
   const ParameterShards held(plan);
+  if (facts.hardware) {
+    plan.timeline = simulate(plan.schedule, action_seconds(plan, held));
+    plan.step_time = count_step_time(plan, held, plan.timeline);
+  } else {
+    plan.timeline = simulate(plan.schedule, estimate_durations(plan, plan.stages));
+    plan.timeline.unit = "mean forwards of a rank";
+  }
   const MatrixCostsByRank updates(plan, held);
   plan.memory = count_memory(plan, held, updates);
   plan.communication = count_communication(plan, held, updates);
@@ -39,11 +44,11 @@ Plan make_generation_plan(Plan plan) {
   return plan;
 }
 
-int64_t Plan::largest_memory_bytes() const {
-  int64_t largest = 0;
-  for (const auto& rank : memory) largest = std::max(largest, rank.total());
-  return largest;
+int Plan::worst_rank() const {
+  return static_cast<int>(std::ranges::max_element(memory, {}, &MemoryBytes::total) - memory.begin());
 }
+
+int64_t Plan::largest_memory_bytes() const { return memory[static_cast<size_t>(worst_rank())].total(); }
 
 int64_t Plan::largest_communication_bytes() const {
   std::vector<int64_t> sums(memory.size());

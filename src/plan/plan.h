@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/exact_sum.h"
 #include "plan/placement.h"
+#include "plan/step_time.h"
 #include "schedule/simulate.h"
 
 namespace orthant {
@@ -19,6 +21,7 @@ struct MemoryBytes {
   int64_t optimizer = 0;
   int64_t activations = 0;  // kept from forward to backward by all live microbatches, their tokens included
   int64_t working = 0;      // peak of messages and temporaries on top of that; rotary tables; step statistics
+  std::optional<Action> peak = {};  // the Action that reaches the peak; none: the update after the row
   int64_t host = 0;         // offloaded to host memory, and not in total()
   int64_t host_copies = 0;  // copied to and from the host in a step
 
@@ -48,10 +51,13 @@ struct CommunicationEntry {
 /// A run on its mesh, with its costs. Planning is a chain of pure steps: Sharding, Pipeline, ParameterPlacement, Plan.
 /// Each step takes the value of the step before it and adds what it computes.
 struct Plan : ParameterPlacement {
-  Timeline timeline;                // from FLOPs, in mean forwards of a microbatch; communication is hidden
+  Timeline timeline;  // in seconds if the hardware is known; else from FLOPs, in mean forwards of a microbatch
+  std::optional<StepTime> step_time;  // if the hardware is known
   std::vector<MemoryBytes> memory;  // by rank
   std::vector<CommunicationEntry> communication;
 
+  /// The rank that needs most memory, the lowest of several, and its bytes.
+  int worst_rank() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };

@@ -228,6 +228,7 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
           .working = std::max(row.all, bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
+          .peak = row.all >= bytes_after_row(plan, held, matrices, rank) ? std::optional(row.at) : std::nullopt,
           .host = row.host + on_host,
           .host_copies = 2 * (row.offloaded + (plan.config.optimizer.offload ? state : 0))};
 }

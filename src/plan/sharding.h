@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "config/from_config.h"
+#include "hardware/hardware.h"
 #include "mesh/axes.h"
 #include "mesh/mesh.h"
 #include "model/architecture.h"
@@ -23,6 +25,7 @@ struct RunFacts {
   int ranks = 1;
   int64_t vocab_size = 0;  // of the tokenizer
   Links links = {};        // to estimate times as well as bytes; may be unknown
+  std::shared_ptr<const Hardware> hardware = {};  // to compute seconds; may be null
 };
 
 /// The run as a mesh of ranks, and the shards of each rank.

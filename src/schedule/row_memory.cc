@@ -30,6 +30,7 @@ class RowWalk {
   RowBytes run() {
     for (size_t i = 0; i < row_.size(); ++i) {
       const Action& action = row_[i];
+      at_ = action;
       if (facts(action.kind).counts != NumberMeaning::microbatch) {
         if (!units_.empty()) update_unit(action);
         continue;
@@ -49,7 +50,8 @@ class RowWalk {
 
   void peak(int64_t transient) {
     most_.kept = std::max(most_.kept, kept_);
-    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + units_bytes_ + transient);
+    const int64_t all = kept_ + messages_ + sums_ + units_bytes_ + transient;
+    if (all > most_.all) most_.all = all, most_.at = at_;
   }
 
   /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
@@ -166,6 +168,7 @@ class RowWalk {
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
   RowBytes most_;
+  Action at_ = {};              // the present Action
   int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;

@@ -51,6 +51,7 @@ struct UnitBytes {
 struct RowBytes {
   int64_t kept = 0;  // activations only
   int64_t all = 0;   // activations, messages, partial sums and transient buffers
+  Action at = {};    // the Action that reaches the peak of `all` first
   int64_t host = 0;  // activations in host memory
   int64_t offloaded = 0;  // the sum of all activations that were copied there
 };

@@ -42,6 +42,7 @@ class Simulation {
         messages_(stages_, microbatches_, {}),
         barriers_(schedule),
         unsharded_(static_cast<size_t>(stages_), 0),
+        backward_(static_cast<size_t>(stages_)),
         finalized_s_(schedule.rows.size()),
         stepped_s_(schedule.rows.size()),
         ranks_(schedule.rows.size()) {
@@ -120,7 +121,7 @@ class Simulation {
     const bool local = owner(producer_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
     const double made_s = made_s_[producer_of(action)];
-    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank);
+    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank, action.microbatch);
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
@@ -135,6 +136,9 @@ class Simulation {
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
     timeline_.busy[static_cast<size_t>(rank)] += durations_.of(action);
+    if (action.kind == ActionKind::B || action.kind == ActionKind::W) {
+      backward_[static_cast<size_t>(action.stage)] = {start_s, state.now_s};
+    }
     state.live += in_flight_change(action);
     int& peak = timeline_.peak_in_flight[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
@@ -151,7 +155,7 @@ class Simulation {
     const int before = rank + (step ? -1 : 1), after = rank + (step ? 1 : -1);
     const auto exists = [&](int other) { return other >= 0 && other < static_cast<int>(ranks_.size()); };
     std::vector<double>& own_s = began_s[static_cast<size_t>(rank)];
-    double start_s = state.now_s;
+    double start_s = std::max(state.now_s, state.stream_free_s[static_cast<size_t>(Stream::collective)]);
     if (exists(before)) {
       const std::vector<double>& other_s = began_s[static_cast<size_t>(before)];
       if (other_s.size() <= own_s.size()) return false;
@@ -170,7 +174,7 @@ class Simulation {
     ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage receives this message");
     double& free_s = state.stream_free_s[static_cast<size_t>(Stream::send)];
     const double start_s = std::max(state.now_s, free_s);
-    free_s = start_s + durations_.link(rank, owner(received.stage));
+    free_s = start_s + durations_.link(rank, owner(received.stage), action.microbatch);
     add(rank, action, start_s, free_s);
     Message& message = messages_[received];
     message.began_s = start_s, message.sent_s = free_s;
@@ -200,12 +204,20 @@ class Simulation {
 
   bool collective(int rank, RankState& state, const Action& action) {
     double& free_s = state.stream_free_s[static_cast<size_t>(Stream::collective)];
-    const double start_s = std::max(state.now_s, free_s);
+    const double start_s = std::max(action.kind == ActionKind::REDUCE ? complete_s(state, action) : state.now_s, free_s);
     free_s = start_s + durations_.of(action);
     add(rank, action, start_s, free_s);
     if (action.kind == ActionKind::UNSHARD) unsharded_[static_cast<size_t>(action.stage)] = free_s;
     if (action.kind == ActionKind::REDUCE && !durations_.overlap_reduce) state.now_s = free_s;
     return true;
+  }
+
+  /// Time at which the gradients of the REDUCE are complete: while the last backward of its stage runs, or when the row
+  /// reaches the Action.
+  double complete_s(const RankState& state, const Action& action) const {
+    const double fraction = durations_.reduction(action).complete_after;
+    const auto& [start_s, end_s] = backward_[static_cast<size_t>(action.stage)];
+    return fraction > 1 ? state.now_s : start_s + fraction * (end_s - start_s);
   }
 
   void add(int rank, const Action& action, double start_s, double end_s) {
@@ -225,6 +237,7 @@ class Simulation {
   PerResult<Message> messages_;  // by the RECV
   Barriers barriers_;
   std::vector<double> unsharded_;  // end of the last UNSHARD, by stage
+  std::vector<std::pair<double, double>> backward_;  // start and end of the last B or W, by stage
   std::vector<std::vector<double>> finalized_s_, stepped_s_;  // start of each FINALIZE, and of each STEP, by rank
   std::vector<RankState> ranks_;
   std::vector<size_t> first_span_;  // index of the first span, by rank
@@ -252,16 +265,24 @@ Durations Durations::with(ActionKind kind, double duration) const {
 double Durations::of(const Action& action) const {
   if (!own.empty() && !is_message(action)) return own.at(action);
   const auto kind = static_cast<size_t>(action.kind);
-  if (action.kind == ActionKind::REDUCE && action.microbatch >= 0 &&
-      static_cast<size_t>(action.microbatch) < reduce_times.size())
-    return reduce_times[static_cast<size_t>(action.microbatch)];
+  if (action.kind == ActionKind::REDUCE && !reductions.empty()) return reduction(action).duration;
   if (is_message(action)) return link_time;
-  return stage_times.empty() ? times[kind] : stage_times.at(static_cast<size_t>(action.stage))[kind];
+  const double time = stage_times.empty() ? times[kind] : stage_times.at(static_cast<size_t>(action.stage))[kind];
+  return time * scale(microbatch_of(action));
 }
 
-double Durations::link(int from, int to) const {
+BucketReduction Durations::reduction(const Action& reduce) const {
+  const auto stage = static_cast<size_t>(reduce.stage), bucket = static_cast<size_t>(reduce.microbatch);
+  return reductions.empty() || reduce.microbatch < 0 ? BucketReduction() : reductions.at(stage).at(bucket);
+}
+
+double Durations::scale(int microbatch) const {
+  return microbatch < 0 || microbatch_scale.empty() ? 1 : microbatch_scale.at(static_cast<size_t>(microbatch));
+}
+
+double Durations::link(int from, int to, int microbatch) const {
   const auto found = link_times.find({from, to});
-  return found == link_times.end() ? link_time : found->second;
+  return (found == link_times.end() ? link_time : found->second) * scale(microbatch);
 }
 
 Timeline simulate(const Schedule& schedule, const Durations& durations) {

@@ -7,6 +7,8 @@
 //   when it is posted and its stream is free, and takes link_time. A RECV ends when the message has arrived.
 // - Without SEND and RECV in the schedule, a stage on another rank sees a result link_time after it is made.
 // - The computations of a stage wait for its UNSHARD.
+// - A REDUCE begins at its position in the row, or earlier, when its gradients are complete, and when the reductions
+//   before it have ended. Nothing in the row waits for it, except STEP and FINALIZE.
 // - A barrier of the vocabulary layers opens barrier_time after the last rank has fed it.
 // - STEP and FINALIZE begin link_time after the rank that they wait for has begun its own: the k-th of a row waits for
 //   the k-th of the other row.
@@ -23,6 +25,14 @@
 
 namespace orthant {
 
+/// Duration of the reduction of one gradient bucket.
+struct BucketReduction {
+  double duration = 0;
+  /// The fraction of the stage's last backward after which the bucket's gradients are complete, so that the reduction
+  /// can begin before its Action in the row. Above 1: it begins at its Action.
+  double complete_after = 2;
+};
+
 /// Durations of Actions, in seconds or any other common unit.
 struct Durations {
   std::array<double, kActionKinds> times{};  // by kind, except SEND and RECV, which take link()
@@ -32,8 +42,10 @@ struct Durations {
   std::map<std::pair<int, int>, double> link_times;  // exceptions from link_time, by sending and receiving rank
   double barrier_time = 0;                           // one collective of the vocabulary layers
   std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
-  std::vector<double> reduce_times;  // by gradient bucket; replaces times[REDUCE]
-  bool overlap_reduce = true;    // REDUCE overlaps with later computation of its row; false: the row waits for it
+  /// Of REDUCE, by stage and bucket of the stage; replaces all other durations. Empty: not given.
+  std::vector<std::vector<BucketReduction>> reductions;
+  std::vector<double> microbatch_scale;  // by microbatch: factor of its passes and messages; empty: 1
+  bool overlap_reduce = true;  // REDUCE overlaps with later computation of its row; false: the row waits for it
 
   /// The given durations for F, I and W, and B = I + W, on every stage.
   static Durations of(double forward, double input, double weight);
@@ -41,8 +53,12 @@ struct Durations {
   Durations with(ActionKind kind, double duration) const;
   /// Duration of the Action.
   double of(const Action& action) const;
-  /// Duration of one message between two ranks.
-  double link(int from, int to) const;
+  /// The reduction of a REDUCE Action; a default one if `reductions` does not give it.
+  BucketReduction reduction(const Action& reduce) const;
+  /// The factor of a microbatch; 1 for -1.
+  double scale(int microbatch) const;
+  /// Duration of the message between two ranks that belongs to a microbatch; -1: to none.
+  double link(int from, int to, int microbatch = -1) const;
 };
 
 /// One Action of a Timeline, with its start and end in the timeline's unit.

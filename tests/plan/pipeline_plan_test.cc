@@ -227,7 +227,7 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
                           "rank 1 | .   1F0 1B0 1F1 1B1 1F2 1B2\n"}))
       << text;
   EXPECT_TRUE(says(text, {"embedding, layers 0-7", "layers 8-15, head",
-                          fmt::format("bubble {:.1f} % of the step", 100 * plan.timeline.bubble), "v_half",
+                          fmt::format("bubble {:.1f} % of the row", 100 * plan.timeline.bubble), "v_half",
                           "as planned", "two stages a rank, half of 1F1B's activations"}))
       << text;
   const auto json = nlohmann::json::parse(plan_json(plan));

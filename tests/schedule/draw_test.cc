@@ -53,7 +53,7 @@ bool balanced(const std::string& svg) {
 TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   Durations durations = Durations::of(1, 1, 1);
   durations.link_time = 0.25;
-  durations.reduce_times = {1};
+  durations.reductions = std::vector<std::vector<BucketReduction>>(4, {{1}});
   const Schedule schedule = add_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
   const Timeline timeline = simulate(schedule, durations);
   const std::string svg = draw_svg(schedule, timeline, "Planned");

@@ -134,7 +134,7 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
 TEST(Simulate, ReductionsOverlapLaterComputation) {
   const Schedule schedule = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD1,1REDUCE_GRAD0,0B0,0REDUCE_GRAD0\n");
   Durations durations = Durations::of(1, 1, 1);
-  durations.reduce_times = {3, 0.5};
+  durations.reductions = {{{3}}, {{3}, {0.5}}};
   const Timeline beside = simulate(schedule, durations);
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start, 4);
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start, 4.5);
@@ -144,6 +144,20 @@ TEST(Simulate, ReductionsOverlapLaterComputation) {
   const Timeline waited = simulate(schedule, durations);
   EXPECT_EQ(span_of(waited, "0B0").start, 7.5);
   EXPECT_EQ(waited.makespan, 12.5);
+}
+
+TEST(Simulate, ReductionsBeginWhenTheirGradientsAreComplete) {
+  // Stage 1 has B from 2 s to 4 s. Bucket 1 is complete after a quarter of it, bucket 0 at its end.
+  const Schedule schedule = parse_csv("0F0,1F0,1B0,0B0,1REDUCE_GRAD1,1REDUCE_GRAD0,0REDUCE_GRAD0\n");
+  Durations durations = Durations::of(1, 1, 1);
+  durations.reductions = {{{0.5, 1}}, {{1, 1}, {0.25, 0.25}}};
+  const Timeline early = simulate(schedule, durations);
+  EXPECT_EQ(span_of(early, "1REDUCE_GRAD1").start, 2.5);
+  EXPECT_EQ(span_of(early, "1REDUCE_GRAD0").start, 4);
+  EXPECT_EQ(span_of(early, "0REDUCE_GRAD0").start, 6);
+  EXPECT_EQ(early.makespan, 6.5);
+  durations.reductions[1][1].complete_after = 2;  // it begins at its Action instead
+  EXPECT_EQ(span_of(simulate(schedule, durations), "1REDUCE_GRAD1").start, 6);
 }
 
 TEST(Simulate, ComputationWaitsForGatheredWeightsAndStagesHaveTheirOwnTimes) {

@@ -1,0 +1,195 @@
+#include "plan/step_time.h"
+
+#include <algorithm>
+
+#include "base/exact_sum.h"
+#include "config/from_config.h"
+#include "model/optimizer_plan.h"
+#include "plan/plan.h"
+
+namespace orthant {
+namespace {
+
+// The rank that stands for all ranks with this pipeline coordinate.
+int representative(const Mesh& mesh, int pipeline_rank) { return mesh.rank_at(0, kPipeline, pipeline_rank); }
+
+double bucket_seconds(const ParameterPlacement& plan, int rank, CollectiveKind kind, const GradientBucket& bucket,
+                      int64_t bytes) {
+  return collective_seconds(plan.mesh, *plan.facts.hardware, rank, kind, bucket.axes, 1, bytes);
+}
+
+double reduction_seconds(const ParameterPlacement& plan, int rank, const GradientBucket& bucket) {
+  if (bucket.elements.size() == 0 || plan.mesh.group_size(bucket.axes) == 1) return 0;
+  const int master = master_bytes(plan.config);
+  if (!plan.shards_optimizer()) {
+    return bucket_seconds(plan, rank, CollectiveKind::all_reduce, bucket,
+                          reduction_bytes(plan.mesh, bucket, master, rank));
+  }
+  return bucket_seconds(plan, rank, CollectiveKind::reduce_scatter, bucket,
+                        reduce_scatter_bytes(plan.mesh, bucket, master, rank));
+}
+
+double gather_seconds(const ParameterPlacement& plan, int rank, const GradientBucket& bucket) {
+  if (bucket.elements.size() == 0 || plan.mesh.group_size(bucket.axes) == 1) return 0;
+  return bucket_seconds(plan, rank, CollectiveKind::all_gather, bucket,
+                        all_gather_bytes(plan.mesh, bucket, dtype_bytes(plan.config.training.dtype), rank));
+}
+
+// Returns the fraction of the stage's backward after which the bucket's gradients are complete: backward runs from the
+// stage's last layer to its first. The head's gradients are complete before it, the embedding's at its end.
+double complete_after(const ParameterPlacement& plan, const FlatLayout& flat, const Stage& stage,
+                      const GradientBucket& bucket) {
+  int64_t layer = plan.architecture.num_hidden_layers;
+  for (const int weight : bucket.weights) {
+    const size_t first = flat.members[static_cast<size_t>(weight)].first;
+    layer = std::min<int64_t>(layer, plan.parameters[first].layer);
+  }
+  const double layers = static_cast<double>(stage.layers.size());
+  if (layers == 0) return 1;
+  return std::clamp(static_cast<double>(stage.layers.end - layer) / layers, 0.0, 1.0);
+}
+
+// Returns the seconds of the gradient norm and of the optimizer on the elements that the rank owns.
+double update_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  const Config& config = plan.config;
+  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
+  const auto owned = static_cast<double>(plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
+  const double states = static_cast<double>(optimizer_spec(config.optimizer).state.size());
+  // The norm reads the gradients. The optimizer reads them again, and reads and writes weights and state.
+  const double bytes = owned * (master * (1 + 1 + 2 + 2 * states) + (element == master ? 0 : element));
+  double seconds = kernel_seconds(*plan.facts.hardware, bytes);
+  if (config.optimizer.name != "muon") return seconds;
+  // Five steps of Newton and Schulz, with three products each, for this rank's part of the matrices of a block.
+  const double owners = plan.shards_optimizer() ? plan.mesh.group_size(plan.gradient_axes) : 1;
+  const double ranks = owners * plan.mesh.group_size(plan.matrix_axes) * plan.mesh.axis_size(kPipeline);
+  for (const ParameterInfo& parameter : plan.parameters) {
+    if (!requires_single_owner(config.optimizer, parameter)) continue;
+    const auto [least, most] = std::ranges::minmax(parameter.shape);
+    const auto product = [&](int64_t m, int64_t k, int64_t n) {
+      return product_seconds(*plan.facts.hardware, ProductKind::forward, m, k, n, config.training.dtype);
+    };
+    seconds += 5 * (product(least, most, least) + product(least, least, least) + product(least, least, most)) / ranks;
+  }
+  return seconds;
+}
+
+double statistics_seconds(const ParameterPlacement& plan) {
+  const Axes axes = all_axes(plan.mesh);
+  const int64_t numbers = StepSignals::elements(plan.mesh.size());
+  const int64_t bytes = reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
+  return collective_seconds(plan.mesh, *plan.facts.hardware, 0, CollectiveKind::all_reduce, axes, 1, bytes);
+}
+
+// Returns the seconds after the update in which the rank gathers the weights that no Action gathers.
+double weight_gather_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  if (!plan.shards_optimizer()) return 0;
+  double seconds = 0;
+  for (size_t bucket = 0; bucket < held.buckets.size(); ++bucket) {
+    const bool by_actions = plan.shards_weights() && plan.belongs_to_unit(bucket);
+    if (!by_actions) seconds += gather_seconds(plan, rank, held.buckets[bucket]);
+  }
+  return seconds;
+}
+
+// Returns the seconds in which the chunks of sharded gradients are summed over their copies.
+double replica_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  const Axes axes = plan.replica_axes();
+  if (axes.empty()) return 0;
+  double seconds = 0;
+  for (const GradientBucket& bucket : held.buckets) {
+    const Range chunk = bucket.chunk(plan.mesh.group_index(rank, bucket.axes));
+    if (chunk.size() == 0) continue;
+    const int64_t bytes = reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank);
+    seconds += collective_seconds(plan.mesh, *plan.facts.hardware, rank, CollectiveKind::all_reduce, axes, 1, bytes);
+  }
+  return seconds;
+}
+
+// The parts of all passes of the pipeline rank's row.
+TimeParts parts_of_row(const ParameterPlacement& plan, int pipeline_rank) {
+  const DataShard& shard = plan.data_shards.front();
+  TimeParts sum;
+  for (const auto& [sequences, count] : microbatch_sizes(shard)) {
+    const PassTimer timer(plan, sequences);
+    const auto times = static_cast<double>(count);
+    for (const Stage& stage : plan.stages) {
+      if (stage.owner != pipeline_rank) continue;
+      const PassTimes passes = timer.stage(stage);
+      sum.add(passes.forward, times).add(passes.input, times).add(passes.weights, times);
+    }
+    if (plan.vocabulary.empty()) continue;
+    const VocabularyTimes own = timer.vocabulary();
+    for (const TimeParts* parts : {&own.logits, &own.exponentials, &own.gradients, &own.lookup, &own.scatter}) {
+      sum.add(*parts, times);
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+double StepTime::exposed_communication() const {
+  double sum = reductions + gathers;
+  for (const auto& [axis, exposed] : passes.communication) sum += exposed;
+  return sum;
+}
+
+Durations action_seconds(const ParameterPlacement& plan, const ParameterShards& held) {
+  Durations durations = pass_seconds(plan, plan.stages);
+  const FlatLayout flat = flat_layout(plan.parameters);
+  const std::vector<std::vector<int>> by_stage = plan.buckets_by_stage();
+  for (size_t stage = 0; stage < by_stage.size(); ++stage) {
+    const int rank = representative(plan.mesh, plan.stages[stage].owner);
+    auto& reductions = durations.reductions.emplace_back();
+    double& unshard = durations.stage_times[stage][static_cast<size_t>(ActionKind::UNSHARD)];
+    for (const int index : by_stage[stage]) {
+      const auto bucket = static_cast<size_t>(index);
+      const GradientBucket& own = held.of(rank).buckets[bucket];
+      const bool early = !plan.has_gradients_by_unit() && plan.bucket_stages[bucket] != kEveryStage;
+      reductions.push_back({.duration = reduction_seconds(plan, rank, own)});
+      if (early) reductions.back().complete_after = complete_after(plan, flat, plan.stages[stage], own);
+      if (plan.shards_weights() && plan.belongs_to_unit(bucket)) unshard += gather_seconds(plan, rank, own);
+    }
+    if (plan.post_validates()) {
+      durations.stage_times[stage][static_cast<size_t>(ActionKind::STEP)] =
+          update_seconds(plan, held.of(rank), rank) + weight_gather_seconds(plan, held.of(rank), rank);
+    }
+  }
+  return durations;
+}
+
+StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline) {
+  StepTime time;
+  const auto busiest = std::ranges::max_element(timeline.busy);
+  const int pipeline_rank = static_cast<int>(busiest - timeline.busy.begin());
+  double last_pass = 0;  // end of the last pass of any rank
+  for (const Span& span : timeline.spans) {
+    if (span.stream == Stream::compute) last_pass = std::max(last_pass, span.end);
+  }
+  time.passes = parts_of_row(plan, pipeline_rank);
+  time.idle = std::max(0.0, last_pass - *busiest);
+  time.reductions = timeline.makespan - last_pass;
+  if (!plan.post_validates()) {
+    // The slowest pipeline rank updates the most.
+    for (int at = 0; at < plan.mesh.axis_size(kPipeline); ++at) {
+      const int rank = representative(plan.mesh, at);
+      time.update = std::max(time.update, update_seconds(plan, held.of(rank), rank));
+      time.gathers = std::max(time.gathers, weight_gather_seconds(plan, held.of(rank), rank));
+    }
+    time.reductions += replica_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)), representative(plan.mesh, pipeline_rank));
+    time.gathers += statistics_seconds(plan);
+  }
+  time.seconds = last_pass + time.reductions + time.update + time.gathers;
+  return time;
+}
+
+double model_flops_utilization(const Sharding& sharding, double step_seconds, bool all_pairs) {
+  Architecture a = sharding.architecture;
+  if (all_pairs) a.objective = "masked";
+  const double flops = training_flops_per_token(a, sharding.config.training.seq_len) *
+                       static_cast<double>(sharding.tokens_per_step());
+  const double peak = peak_flop_per_s(*sharding.facts.hardware, sharding.config.training.dtype);
+  return flops / (step_seconds * peak * sharding.mesh.size());
+}
+
+}  // namespace orthant

@@ -1,0 +1,36 @@
+// Seconds of a training step on given hardware: durations of all Actions, the timeline that follows from them, and the
+// work after the row. The cost does not grow with the number of ranks: one rank of each pipeline rank stands for all.
+#pragma once
+
+#include <vector>
+
+#include "plan/pass_time.h"
+#include "plan/placement.h"
+#include "schedule/simulate.h"
+
+namespace orthant {
+
+/// The step of the busiest pipeline rank. The parts add up to `seconds`.
+struct StepTime {
+  double seconds = 0;
+  TimeParts passes;       // computation, and messages of passes that nothing hides
+  double idle = 0;        // between passes, and at both ends of the row: the bubble, and waits for weights
+  double reductions = 0;  // gradient reductions after the last pass, which nothing hides
+  double update = 0;      // gradient norm and optimizer
+  double gathers = 0;     // updated weights (ZeRO 1 and 2), and the sum of the step's statistics
+
+  /// Seconds in which the rank waits for messages, the bubble not included.
+  double exposed_communication() const;
+};
+
+/// Durations of all Actions of the plan's schedule. Requires facts.hardware.
+Durations action_seconds(const ParameterPlacement& plan, const ParameterShards& held);
+
+/// Returns the time of a step whose row has this timeline, in seconds. Requires facts.hardware.
+StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline);
+
+/// FLOPs of the model in a step, divided by what all devices could do at their peak in the step's time ("model FLOPs
+/// utilization"). Attention counts the pairs of the mask, or all pairs if `all_pairs`: both conventions are in use.
+double model_flops_utilization(const Sharding& sharding, double step_seconds, bool all_pairs);
+
+}  // namespace orthant

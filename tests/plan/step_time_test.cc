@@ -1,0 +1,163 @@
+// Times of steps on given hardware: against a hand count with round rates, against each other where the order is known,
+// and against published steps of Megatron on B200. Controls: other layouts, hardware without communication.
+#include "plan/step_time.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "plan/plan.h"
+
+namespace orthant::step_time_test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Plan plan_on(const Hardware& hardware, int ranks, Words words) {
+  words.insert(words.begin(), {"run.ranks=" + std::to_string(ranks), "run.device=cuda", "training.dtype=bfloat16",
+                               "training.local_batch_size=1"});
+  const Config config = parse_config("", "run.toml", words);
+  return make_plan(config, {.ranks = ranks,
+                            .vocab_size = config.model.vocab_size,
+                            .hardware = std::make_shared<const Hardware>(hardware)});
+}
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kLlama70b = {"model.hidden_size=8192",       "model.intermediate_size=28672", "model.num_attention_heads=64",
+                         "model.num_key_value_heads=8",  "model.head_dim=128",            "model.vocab_size=128256",
+                         "model.num_hidden_layers=12",   "model.max_position_embeddings=131072",
+                         "training.seq_len=4096"};
+const Words kLlama405b = {"model.hidden_size=16384",     "model.intermediate_size=53248", "model.num_attention_heads=128",
+                          "model.num_key_value_heads=8", "model.head_dim=128",            "model.vocab_size=128256",
+                          "model.num_hidden_layers=4",   "model.max_position_embeddings=131072",
+                          "training.seq_len=4096"};
+
+struct Published {
+  std::string name;
+  Words keys;
+  double step_seconds;
+};
+// Megatron on 8 x B200, sequences of 4,096 tokens (the last of 32,768); SimuMax v1.2, FULL_RESULTS, 2026-05.
+std::vector<Published> published_steps() {
+  const auto batch = [](int sequences) { return "training.global_batch_size=" + std::to_string(sequences); };
+  const std::string tensor = "parallelism.tensor_parallel_degree=", zero = "parallelism.zero_stage=1";
+  return {{"70B of 12 layers, tensor 2", with(kLlama70b, {tensor + "2", zero, batch(16)}), 0.7255},
+          {"70B of 12 layers, tensor 8", with(kLlama70b, {tensor + "8", batch(4)}), 0.2809},
+          {"70B of 12 layers, pipeline 2",
+           with(kLlama70b, {"parallelism.pipeline_parallel_degree=2", zero, batch(32)}), 1.4768},
+          {"405B of 4 layers, tensor 4", with(kLlama405b, {tensor + "4", zero, batch(16)}), 0.8996},
+          {"405B of 4 layers, tensor 2", with(kLlama405b, {tensor + "2", zero, batch(128)}), 6.6041},
+          {"70B of 12 layers, ulysses 8",
+           with(kLlama70b, {"training.seq_len=32768", "parallelism.context_parallel_ulysses=8", zero, batch(4)}),
+           1.7681}};
+}
+
+// The one value of [step] was fitted to these six steps, and everything else to kernels alone. A plan of another layout
+// is farther off.
+TEST(StepTime, IsThatOfPublishedStepsOnB200) {
+  const Hardware b200 = load_hardware("b200-8x");
+  for (const auto& [name, keys, seconds] : published_steps()) {
+    const Plan plan = plan_on(b200, 8, keys);
+    EXPECT_NEAR(plan.step_time->seconds / seconds, 1, 0.06) << name;
+  }
+  const auto& [name, keys, seconds] = published_steps()[1];
+  EXPECT_GT(std::abs(plan_on(b200, 8, with(kLlama70b, {"training.global_batch_size=8"})).step_time->seconds / seconds - 1),
+            0.06);
+}
+
+// A device of round rates: 1 TFLOP/s without losses, memory and links that take no time.
+Hardware simple_hardware() {
+  Hardware hardware = load_hardware("b200-8x");
+  hardware.device.compute_units = 1;
+  hardware.peak_flop_per_s = {.origin = "assumed: test", .bfloat16 = 1e12, .float32 = 1e12, .float64 = 1e12};
+  hardware.memory = {.origin = "assumed: test", .bytes_per_s = 1e30, .share = 1, .latency_seconds = 0};
+  hardware.products = {.origin = "assumed: test", .tile = {1, 1}};
+  hardware.attention = {.origin = "assumed: test",
+                        .forward = {.origin = "assumed: test", .tile_rows = 1},
+                        .backward = {.origin = "assumed: test", .tile_rows = 1}};
+  hardware.step.compute_share = 1;
+  for (LinkTable* links : {&hardware.same_host, &hardware.between_hosts}) {
+    links->bytes_per_s = 1e30;
+    links->message = {.origin = "assumed: test", .share = 1};
+    for (auto* list : {&links->all_reduce, &links->all_gather, &links->reduce_scatter, &links->all_to_all}) {
+      *list = {{.origin = "assumed: test"}};
+    }
+  }
+  return hardware;
+}
+
+const Words kSmall = {"model.hidden_size=64",        "model.intermediate_size=128", "model.num_attention_heads=4",
+                      "model.num_key_value_heads=4", "model.vocab_size=256",        "model.num_hidden_layers=4",
+                      "training.seq_len=32",         "training.global_batch_size=8"};
+
+// Without latencies, memory traffic and messages, the products of a step take their FLOPs: 6 per weight and token.
+TEST(StepTime, OfProductsIsTheirFlops) {
+  const Plan plan = plan_on(simple_hardware(), 1, kSmall);
+  const double weights = 4 * (4 * 64 * 64 + 3 * 64 * 128) + 256 * 64, tokens = 8 * 32;
+  EXPECT_NEAR(plan.step_time->passes.products, 6 * weights * tokens / 1e12, 1e-12);
+  EXPECT_GT(plan.step_time->passes.attention, 0);
+  EXPECT_LT(plan.step_time->passes.kernels, 1e-18);
+  EXPECT_NEAR(plan.step_time->seconds, plan.step_time->passes.seconds(), 1e-12);
+  EXPECT_NEAR(model_flops_utilization(plan, plan.step_time->passes.products, true),
+              training_flops_per_token(plan.architecture, 32) * tokens * 1.0 / (6 * weights * tokens), 0.2);
+}
+
+// The parts of a step add up to it, in every kind of layout.
+TEST(StepTime, IsTheSumOfItsParts) {
+  const Hardware h100 = load_hardware("h100-8x");
+  const std::vector<Words> layouts = {
+      {}, {"parallelism.tensor_parallel_degree=2"}, {"parallelism.pipeline_parallel_degree=4"},
+      {"parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_schedule=1f1b",
+       "parallelism.vocabulary_parallel=algorithm_2"},
+      {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"}, {"parallelism.zero_stage=1"},
+      {"parallelism.context_parallel_ring=2"}, {"parallelism.context_parallel_ulysses=2"},
+      {"parallelism.data_parallel_replicate_degree=2", "parallelism.zero_stage=2"}};
+  for (const Words& keys : layouts) {
+    const Plan plan = plan_on(h100, 4, with(kSmall, keys));
+    const StepTime& step = *plan.step_time;
+    const double parts = step.passes.seconds() + step.idle + step.reductions + step.update + step.gathers;
+    EXPECT_NEAR(parts / step.seconds, 1, 1e-9) << (keys.empty() ? "" : keys.back());
+    EXPECT_GE(step.exposed_communication(), 0);
+  }
+}
+
+// Slower links never make a step shorter. Ranks on several hosts take longer than ranks on one.
+TEST(StepTime, GrowsWithSlowerLinks) {
+  const Hardware fast = load_hardware("h100-8x");
+  Hardware slow = fast, spread = fast;
+  slow.same_host.bytes_per_s /= 10;
+  spread.device.per_host = 1;
+  for (const Words& keys : {Words{"parallelism.tensor_parallel_degree=4"}, Words{"parallelism.zero_stage=1"},
+                            Words{"parallelism.context_parallel_ulysses=4"}, Words{"parallelism.pipeline_parallel_degree=4"}}) {
+    const double seconds = plan_on(fast, 4, with(kSmall, keys)).step_time->seconds;
+    EXPECT_GT(plan_on(slow, 4, with(kSmall, keys)).step_time->seconds, seconds) << keys.back();
+    EXPECT_GT(plan_on(spread, 4, with(kSmall, keys)).step_time->seconds, seconds) << keys.back();
+  }
+}
+
+// Microbatches of uneven sizes take the time of their sequences: a last microbatch of one sequence is not a full one.
+TEST(StepTime, CountsTheSequencesOfEachMicrobatch) {
+  const Hardware simple = simple_hardware();
+  const auto seconds = [&](int sequences) {
+    return plan_on(simple, 1, with(kSmall, {"training.local_batch_size=4",
+                                            "training.global_batch_size=" + std::to_string(sequences)}))
+        .step_time->seconds;
+  };
+  EXPECT_NEAR(seconds(9) / seconds(8), 9.0 / 8, 1e-6);
+}
+
+// A plan has the schedule of the run, whatever hardware it is for.
+TEST(StepTime, LeavesTheScheduleAsItIs) {
+  const Words keys = with(kSmall, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_v"});
+  Plan other = plan_on(load_hardware("a100-pcie"), 2, keys);
+  const Plan plan = make_plan(other.config, {.ranks = 2, .vocab_size = 256});
+  EXPECT_EQ(plan.schedule, other.schedule);
+  EXPECT_FALSE(plan.step_time);
+}
+
+}  // namespace
+}  // namespace orthant::step_time_test
