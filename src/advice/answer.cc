@@ -8,6 +8,7 @@
 
 #include "advice/recomputation_choices.h"
 #include "base/text.h"
+#include "hardware/hardware.h"
 
 namespace orthant {
 namespace {
@@ -37,7 +38,8 @@ std::string step_text(const Plan& plan) {
       "  step    {:.4g} s: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if\n"
       "          attention counts all pairs of tokens\n",
       step.seconds, grouped(std::llround(tokens)), grouped(std::llround(tokens / plan.mesh.size())),
-      100 * model_flops_utilization(plan, step.seconds, false), 100 * model_flops_utilization(plan, step.seconds, true));
+      100 * model_flops_utilization(plan, step.seconds, false),
+      100 * model_flops_utilization(plan, step.seconds, true));
 }
 
 // The parts of the step, as shares of it. Parts below 0.05 % are left out.
@@ -64,7 +66,8 @@ std::string memory_text(const Plan& plan) {
   const MemoryBytes& memory = plan.memory[static_cast<size_t>(fit.rank)];
   const std::string moment = memory.peak ? "at " + to_string(*memory.peak) : "in the update";
   std::string text = fmt::format(
-      "  memory  rank {} needs most: {} of tensors ({}), and about {} more for the device's context, communicators and\n"
+      "  memory  rank {} needs most: {} of tensors ({}), and about {} more for the device's context, communicators "
+      "and\n"
       "          allocator; a device has {}: ",
       fit.rank, gib(fit.tensor_bytes), moment, gib(fit.other_bytes), gib(fit.device_bytes));
   if (fit.fits()) return text + fmt::format("fits with {} to spare\n", gib(fit.spare_bytes()));

@@ -47,7 +47,7 @@ void add_ranks(Json& out, const Plan& plan) {
   }
 }
 
-// Adds what the plan on given hardware answers; nothing if the hardware is not known.
+// Adds the step time and the fit on the given hardware; nothing if the hardware is not known.
 void add_answer(Json& out, const Plan& plan) {
   if (!plan.step_time) return;
   const StepTime& step = *plan.step_time;

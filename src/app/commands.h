@@ -26,7 +26,7 @@ struct PlanArguments : RunFileArguments {
   std::string hf;  // instead of a run file: a config.json, or the directory that contains it
   bool json = false;
   std::string svg;  // file for a drawing of the schedule; empty: none
-  std::string hardware;  // a shipped profile or a TOML file, for seconds; empty: h100-8x for CUDA devices, none for CPUs
+  std::string hardware;  // a shipped profile or a TOML file; empty: h100-8x for CUDA devices, none for CPUs
   // The machines to plan for; 0: not given.
   int ranks_per_host = 0;
   double inner_gbit = 0, outer_gbit = 0, gflops = 0;

@@ -47,7 +47,8 @@ int plan(const PlanArguments& arguments) {
   RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
                                         : facts_of_model(config);
   facts.links = links_of(arguments);
-  const std::string hardware = arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
+  const std::string hardware =
+      arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
   if (!hardware.empty()) facts.hardware = std::make_shared<const Hardware>(load_hardware(hardware));
   const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);

@@ -76,7 +76,8 @@ double PassTimer::seconds_of(const Messages& m) const {
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes);
 }
 
-void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& messages, HidingComputation computation) const {
+void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& messages,
+                             HidingComputation computation) const {
   const bool hides = computation.products > 0 && !hardware_.device.communication_uses_compute;
   for (const Messages& m : messages) {
     double seconds = seconds_of(m);
@@ -116,7 +117,8 @@ PassTimes PassTimer::attention_times() const {
   } else {
     int64_t pairs = 0;
     for (int r = 0; r < cut.ring; ++r) {
-      pairs = std::max(pairs, num_visible_pairs(cut.placement, whole.seq_len, cut.ring, r, a.causal(), a.sliding_window));
+      pairs =
+          std::max(pairs, num_visible_pairs(cut.placement, whole.seq_len, cut.ring, r, a.causal(), a.sliding_window));
     }
     size.visible_share = static_cast<double>(pairs) / static_cast<double>(queries * whole.seq_len);
   }
@@ -149,8 +151,8 @@ PassTimes PassTimer::operation_times(const ColumnOperation& own) const {
   PassTimes times;
   switch (own.operation.kind) {
     case OperationKind::linear: {
-      const bool shards_output = own.operation.to_stream && stationary_of(sharding_.tensor, linear_shape(own.operation)) ==
-                                                                Stationary::output;
+      const bool shards_output =
+          own.operation.to_stream && stationary_of(sharding_.tensor, linear_shape(own.operation)) == Stationary::output;
       const int64_t k = shards_output ? own.operation.in : own.in,
                     n = shards_output ? shard(own.out, sharding_.tensor.columns, 0).size() : own.out;
       times.forward.products = product(ProductKind::forward, tokens_, k, n);
@@ -158,7 +160,7 @@ PassTimes PassTimer::operation_times(const ColumnOperation& own) const {
       times.weights.products = product(ProductKind::weight_gradient, n, tokens_, k);
       break;
     }
-    case OperationKind::norm:  // reads the stream and what is added to it, writes the sum and the output
+    case OperationKind::norm:  // reads two streams, writes their sum and the output
       times.forward.kernels = kernel(4 * stream);
       times.input.kernels = kernel(4 * stream);
       break;
@@ -204,7 +206,8 @@ TimeParts PassTimer::head() const {
   const int64_t m = tokens_, width = sharding_.architecture.hidden_size,
                 rows = shard(shape_.vocabulary, sharding_.tensor.columns, 0).size();
   TimeParts parts;
-  parts.products = product(ProductKind::forward, m, width, rows) + product(ProductKind::input_gradient, m, rows, width) +
+  parts.products = product(ProductKind::forward, m, width, rows) +
+                   product(ProductKind::input_gradient, m, rows, width) +
                    product(ProductKind::weight_gradient, rows, m, width);
   // The softmax reads the logits twice and writes their gradients.
   parts.kernels = kernel(3 * static_cast<double>(m * rows * shape_.element_bytes));
@@ -244,8 +247,7 @@ PassTimes PassTimer::stage(const Stage& stage) const {
 VocabularyTimes PassTimer::vocabulary() const {
   const VocabularyAlgorithm& algorithm = *algorithm_of(sharding_);
   const OutputLoss loss = make_output_loss(sharding_.config);
-  const int64_t m = tokens_, width = sharding_.architecture.hidden_size,
-                rows = sharding_.vocabulary_rows(rank_).size();
+  const int64_t m = tokens_, width = sharding_.architecture.hidden_size, rows = sharding_.vocabulary_rows(rank_).size();
   const double logits = static_cast<double>(m * rows * shape_.element_bytes);
   const double each = loss.kept_of_logit();
   VocabularyTimes times;

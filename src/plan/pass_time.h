@@ -77,7 +77,7 @@ class PassTimer {
   int64_t sequences_;
   TensorShape shape_;
   TensorTraffic traffic_;
-  int64_t tokens_;                  // of the microbatch, on this rank
+  int64_t tokens_;                   // of the microbatch, on this rank
   PassTimes keeping_, recomputing_;  // of a block without and with recomputation
 };
 

@@ -53,7 +53,8 @@ double complete_after(const ParameterPlacement& plan, const FlatLayout& flat, co
 double update_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
   const Config& config = plan.config;
   const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
-  const auto owned = static_cast<double>(plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
+  const auto owned =
+      static_cast<double>(plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
   const double states = static_cast<double>(optimizer_spec(config.optimizer).state.size());
   // The norm reads the gradients. The optimizer reads them again, and reads and writes weights and state.
   const double bytes = owned * (master * (1 + 1 + 2 + 2 * states) + (element == master ? 0 : element));
@@ -176,7 +177,8 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
       time.update = std::max(time.update, update_seconds(plan, held.of(rank), rank));
       time.gathers = std::max(time.gathers, weight_gather_seconds(plan, held.of(rank), rank));
     }
-    time.reductions += replica_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)), representative(plan.mesh, pipeline_rank));
+    time.reductions += replica_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)),
+                                       representative(plan.mesh, pipeline_rank));
     time.gathers += statistics_seconds(plan);
   }
   time.seconds = last_pass + time.reductions + time.update + time.gathers;
@@ -186,8 +188,8 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
 double model_flops_utilization(const Sharding& sharding, double step_seconds, bool all_pairs) {
   Architecture a = sharding.architecture;
   if (all_pairs) a.objective = "masked";
-  const double flops = training_flops_per_token(a, sharding.config.training.seq_len) *
-                       static_cast<double>(sharding.tokens_per_step());
+  const double flops =
+      training_flops_per_token(a, sharding.config.training.seq_len) * static_cast<double>(sharding.tokens_per_step());
   const double peak = peak_flop_per_s(*sharding.facts.hardware, sharding.config.training.dtype);
   return flops / (step_seconds * peak * sharding.mesh.size());
 }

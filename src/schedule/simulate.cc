@@ -121,7 +121,9 @@ class Simulation {
     const bool local = owner(producer_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
     const double made_s = made_s_[producer_of(action)];
-    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank, action.microbatch);
+    return made_s == kUnknown_s || local
+               ? made_s
+               : made_s + durations_.link(owner(producer_of(action).stage), rank, action.microbatch);
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
@@ -204,7 +206,8 @@ class Simulation {
 
   bool collective(int rank, RankState& state, const Action& action) {
     double& free_s = state.stream_free_s[static_cast<size_t>(Stream::collective)];
-    const double start_s = std::max(action.kind == ActionKind::REDUCE ? complete_s(state, action) : state.now_s, free_s);
+    const double posted_s = action.kind == ActionKind::REDUCE ? complete_s(state, action) : state.now_s;
+    const double start_s = std::max(posted_s, free_s);
     free_s = start_s + durations_.of(action);
     add(rank, action, start_s, free_s);
     if (action.kind == ActionKind::UNSHARD) unsharded_[static_cast<size_t>(action.stage)] = free_s;

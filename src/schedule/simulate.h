@@ -42,7 +42,7 @@ struct Durations {
   std::map<std::pair<int, int>, double> link_times;  // exceptions from link_time, by sending and receiving rank
   double barrier_time = 0;                           // one collective of the vocabulary layers
   std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
-  /// Of REDUCE, by stage and bucket of the stage; replaces all other durations. Empty: not given.
+  /// Reductions by stage and bucket of the stage, which replace all other durations of REDUCE. Empty: not given.
   std::vector<std::vector<BucketReduction>> reductions;
   std::vector<double> microbatch_scale;  // by microbatch: factor of its passes and messages; empty: 1
   bool overlap_reduce = true;  // REDUCE overlaps with later computation of its row; false: the row waits for it

@@ -96,11 +96,13 @@ TEST(RecomputationChoices, RecomputeInTheFewestBlocksThatFit) {
   const Plan unlimited = plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256"});
   const auto bytes = [&](int64_t layers) {
     return plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256", "activation_checkpoint.mode=selective",
-                       "activation_checkpoint.operations=norms,mlp", fmt::format("activation_checkpoint.layers={}", layers)})
+                       "activation_checkpoint.operations=norms,mlp",
+                       fmt::format("activation_checkpoint.layers={}", layers)})
         .largest_memory_bytes();
   };
   ASSERT_LT(bytes(3), bytes(4));
-  const Plan plan = plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256", limit((bytes(3) + bytes(4)) / 2)});
+  const Plan plan =
+      plan_of(1, {"model.num_hidden_layers=12", "training.seq_len=256", limit((bytes(3) + bytes(4)) / 2)});
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
   const RecomputationChoice& third = named(choices, "norms + mlp, every 3 blocks");
   EXPECT_EQ(third.memory_bytes, bytes(3));

@@ -144,18 +144,21 @@ TEST(PlanLimits, AnUpdateInBackwardTakesOneMicrobatch) {
             "false, or training.local_batch_size to 4");
   EXPECT_NO_THROW(make_plan(parse_config("", "run.toml", with(keys, {"training.local_batch_size=4"})), two));
   EXPECT_EQ(error_of(with(keys, {"training.local_batch_size=4", "parallelism.data_parallel_degree=1",
-                                 "parallelism.pipeline_parallel_degree=-1"}), two),
+                                 "parallelism.pipeline_parallel_degree=-1"}),
+                     two),
             "optimizer.in_backward = true (command line) requires a pipeline of 1 stage, but "
             "parallelism.pipeline_parallel_degree = -1 (command line) makes 2, because this version does not update in "
             "backward in a pipeline; set it to false");
   // One pipeline rank may have several stages: the table of a tied head would be updated twice.
-  EXPECT_EQ(error_of(with(keys, {"training.local_batch_size=4", "parallelism.data_parallel_degree=2",
-                                 "parallelism.pipeline_parallel_degree=-1", "model.tie_word_embeddings=true",
-                                 "parallelism.pipeline_parallel_schedule=interleaved_1f1b"}), two),
-            "optimizer.in_backward = true (command line) requires a pipeline of 1 stage, but "
-            "parallelism.pipeline_parallel_schedule = \"interleaved_1f1b\" (command line) makes 2, because this version "
-            "does not update in backward in a pipeline; set it to false, or "
-            "parallelism.pipeline_parallel_schedule to \"1f1b\"");
+  EXPECT_EQ(
+      error_of(with(keys, {"training.local_batch_size=4", "parallelism.data_parallel_degree=2",
+                           "parallelism.pipeline_parallel_degree=-1", "model.tie_word_embeddings=true",
+                           "parallelism.pipeline_parallel_schedule=interleaved_1f1b"}),
+               two),
+      "optimizer.in_backward = true (command line) requires a pipeline of 1 stage, but "
+      "parallelism.pipeline_parallel_schedule = \"interleaved_1f1b\" (command line) makes 2, because this version "
+      "does not update in backward in a pipeline; set it to false, or "
+      "parallelism.pipeline_parallel_schedule to \"1f1b\"");
 }
 
 // A value that is offered for one degree is legal together with the other degrees.

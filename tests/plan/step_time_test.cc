@@ -17,9 +17,9 @@ Plan plan_on(const Hardware& hardware, int ranks, Words words) {
   words.insert(words.begin(), {"run.ranks=" + std::to_string(ranks), "run.device=cuda", "training.dtype=bfloat16",
                                "training.local_batch_size=1"});
   const Config config = parse_config("", "run.toml", words);
-  return make_plan(config, {.ranks = ranks,
-                            .vocab_size = config.model.vocab_size,
-                            .hardware = std::make_shared<const Hardware>(hardware)});
+  return make_plan(
+      config,
+      {.ranks = ranks, .vocab_size = config.model.vocab_size, .hardware = std::make_shared<const Hardware>(hardware)});
 }
 
 Words with(Words words, const Words& more) {
@@ -27,13 +27,19 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-const Words kLlama70b = {"model.hidden_size=8192",       "model.intermediate_size=28672", "model.num_attention_heads=64",
-                         "model.num_key_value_heads=8",  "model.head_dim=128",            "model.vocab_size=128256",
+const Words kLlama70b = {"model.hidden_size=8192",       "model.intermediate_size=28672",
+                         "model.num_attention_heads=64", "model.num_key_value_heads=8",
+                         "model.head_dim=128",           "model.vocab_size=128256",
                          "model.num_hidden_layers=12",   "model.max_position_embeddings=131072",
                          "training.seq_len=4096"};
-const Words kLlama405b = {"model.hidden_size=16384",     "model.intermediate_size=53248", "model.num_attention_heads=128",
-                          "model.num_key_value_heads=8", "model.head_dim=128",            "model.vocab_size=128256",
-                          "model.num_hidden_layers=4",   "model.max_position_embeddings=131072",
+const Words kLlama405b = {"model.hidden_size=16384",
+                          "model.intermediate_size=53248",
+                          "model.num_attention_heads=128",
+                          "model.num_key_value_heads=8",
+                          "model.head_dim=128",
+                          "model.vocab_size=128256",
+                          "model.num_hidden_layers=4",
+                          "model.max_position_embeddings=131072",
                           "training.seq_len=4096"};
 
 struct Published {
@@ -45,15 +51,15 @@ struct Published {
 std::vector<Published> published_steps() {
   const auto batch = [](int sequences) { return "training.global_batch_size=" + std::to_string(sequences); };
   const std::string tensor = "parallelism.tensor_parallel_degree=", zero = "parallelism.zero_stage=1";
-  return {{"70B of 12 layers, tensor 2", with(kLlama70b, {tensor + "2", zero, batch(16)}), 0.7255},
-          {"70B of 12 layers, tensor 8", with(kLlama70b, {tensor + "8", batch(4)}), 0.2809},
-          {"70B of 12 layers, pipeline 2",
-           with(kLlama70b, {"parallelism.pipeline_parallel_degree=2", zero, batch(32)}), 1.4768},
-          {"405B of 4 layers, tensor 4", with(kLlama405b, {tensor + "4", zero, batch(16)}), 0.8996},
-          {"405B of 4 layers, tensor 2", with(kLlama405b, {tensor + "2", zero, batch(128)}), 6.6041},
-          {"70B of 12 layers, ulysses 8",
-           with(kLlama70b, {"training.seq_len=32768", "parallelism.context_parallel_ulysses=8", zero, batch(4)}),
-           1.7681}};
+  return {
+      {"70B of 12 layers, tensor 2", with(kLlama70b, {tensor + "2", zero, batch(16)}), 0.7255},
+      {"70B of 12 layers, tensor 8", with(kLlama70b, {tensor + "8", batch(4)}), 0.2809},
+      {"70B of 12 layers, pipeline 2", with(kLlama70b, {"parallelism.pipeline_parallel_degree=2", zero, batch(32)}),
+       1.4768},
+      {"405B of 4 layers, tensor 4", with(kLlama405b, {tensor + "4", zero, batch(16)}), 0.8996},
+      {"405B of 4 layers, tensor 2", with(kLlama405b, {tensor + "2", zero, batch(128)}), 6.6041},
+      {"70B of 12 layers, ulysses 8",
+       with(kLlama70b, {"training.seq_len=32768", "parallelism.context_parallel_ulysses=8", zero, batch(4)}), 1.7681}};
 }
 
 // The one value of [step] was fitted to these six steps, and everything else to kernels alone. A plan of another layout
@@ -65,8 +71,9 @@ TEST(StepTime, IsThatOfPublishedStepsOnB200) {
     EXPECT_NEAR(plan.step_time->seconds / seconds, 1, 0.06) << name;
   }
   const auto& [name, keys, seconds] = published_steps()[1];
-  EXPECT_GT(std::abs(plan_on(b200, 8, with(kLlama70b, {"training.global_batch_size=8"})).step_time->seconds / seconds - 1),
-            0.06);
+  EXPECT_GT(
+      std::abs(plan_on(b200, 8, with(kLlama70b, {"training.global_batch_size=8"})).step_time->seconds / seconds - 1),
+      0.06);
 }
 
 // A device of round rates: 1 TFLOP/s without losses, memory and links that take no time.
@@ -110,11 +117,15 @@ TEST(StepTime, OfProductsIsTheirFlops) {
 TEST(StepTime, IsTheSumOfItsParts) {
   const Hardware h100 = load_hardware("h100-8x");
   const std::vector<Words> layouts = {
-      {}, {"parallelism.tensor_parallel_degree=2"}, {"parallelism.pipeline_parallel_degree=4"},
+      {},
+      {"parallelism.tensor_parallel_degree=2"},
+      {"parallelism.pipeline_parallel_degree=4"},
       {"parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_schedule=1f1b",
        "parallelism.vocabulary_parallel=algorithm_2"},
-      {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"}, {"parallelism.zero_stage=1"},
-      {"parallelism.context_parallel_ring=2"}, {"parallelism.context_parallel_ulysses=2"},
+      {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"},
+      {"parallelism.zero_stage=1"},
+      {"parallelism.context_parallel_ring=2"},
+      {"parallelism.context_parallel_ulysses=2"},
       {"parallelism.data_parallel_replicate_degree=2", "parallelism.zero_stage=2"}};
   for (const Words& keys : layouts) {
     const Plan plan = plan_on(h100, 4, with(kSmall, keys));
@@ -131,8 +142,9 @@ TEST(StepTime, GrowsWithSlowerLinks) {
   Hardware slow = fast, spread = fast;
   slow.same_host.bytes_per_s /= 10;
   spread.device.per_host = 1;
-  for (const Words& keys : {Words{"parallelism.tensor_parallel_degree=4"}, Words{"parallelism.zero_stage=1"},
-                            Words{"parallelism.context_parallel_ulysses=4"}, Words{"parallelism.pipeline_parallel_degree=4"}}) {
+  for (const Words& keys :
+       {Words{"parallelism.tensor_parallel_degree=4"}, Words{"parallelism.zero_stage=1"},
+        Words{"parallelism.context_parallel_ulysses=4"}, Words{"parallelism.pipeline_parallel_degree=4"}}) {
     const double seconds = plan_on(fast, 4, with(kSmall, keys)).step_time->seconds;
     EXPECT_GT(plan_on(slow, 4, with(kSmall, keys)).step_time->seconds, seconds) << keys.back();
     EXPECT_GT(plan_on(spread, 4, with(kSmall, keys)).step_time->seconds, seconds) << keys.back();
@@ -143,8 +155,9 @@ TEST(StepTime, GrowsWithSlowerLinks) {
 TEST(StepTime, CountsTheSequencesOfEachMicrobatch) {
   const Hardware simple = simple_hardware();
   const auto seconds = [&](int sequences) {
-    return plan_on(simple, 1, with(kSmall, {"training.local_batch_size=4",
-                                            "training.global_batch_size=" + std::to_string(sequences)}))
+    return plan_on(
+               simple, 1,
+               with(kSmall, {"training.local_batch_size=4", "training.global_batch_size=" + std::to_string(sequences)}))
         .step_time->seconds;
   };
   EXPECT_NEAR(seconds(9) / seconds(8), 9.0 / 8, 1e-6);
@@ -152,7 +165,8 @@ TEST(StepTime, CountsTheSequencesOfEachMicrobatch) {
 
 // A plan has the schedule of the run, whatever hardware it is for.
 TEST(StepTime, LeavesTheScheduleAsItIs) {
-  const Words keys = with(kSmall, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_v"});
+  const Words keys =
+      with(kSmall, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_v"});
   Plan other = plan_on(load_hardware("a100-pcie"), 2, keys);
   const Plan plan = make_plan(other.config, {.ranks = 2, .vocab_size = 256});
   EXPECT_EQ(plan.schedule, other.schedule);

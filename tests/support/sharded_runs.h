@@ -2,16 +2,16 @@
 // every bit must be equal. Otherwise the results must lie within the bounds of docs/numerics.md for float64.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/errors.h"
 #include "plan/rounding.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/words.h"
-
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace orthant {
 
@@ -102,7 +102,8 @@ inline std::string first_difference(const Plan& have_plan, const std::vector<Ran
 /// The same with the bounds of the plans: equal bits, or the bounds of float64.
 inline std::string first_difference_from_stage_0(const Plan& plan, const std::vector<RankTrace>& have,
                                                  const Plan& unsharded, const std::vector<RankTrace>& want) {
-  return first_difference(plan, have, unsharded, want, has_the_order_of_stage_0(plan) ? RunBounds{} : float64_bounds(plan));
+  return first_difference(plan, have, unsharded, want,
+                          has_the_order_of_stage_0(plan) ? RunBounds{} : float64_bounds(plan));
 }
 
 /// Returns a Course::prepare under which one rank loses its gradients of a weight: after each write they are zero. The

@@ -46,10 +46,10 @@ struct ShardedUnits {
 /// The largest number of units whose weights are gathered at a time with Reshard::microbatch.
 inline constexpr size_t kMostGatheredUnits = 2;
 
-/// Returns a row with UNSHARD and RESHARD for the units that its passes read. A unit is gathered one pass ahead, so that
-/// its all-gather overlaps with computation, unless the pass just before freed it. Reshard::microbatch gathers at most
-/// kMostGatheredUnits at a time: a unit beyond that, as the second one of a head with a tied table, is gathered right
-/// before the pass that reads it.
+/// Returns a row with UNSHARD and RESHARD for the units that its passes read. A unit is gathered one pass ahead, so
+/// that its all-gather overlaps with computation, unless the pass just before freed it. Reshard::microbatch gathers at
+/// most kMostGatheredUnits at a time: a unit beyond that, as the second one of a head with a tied table, is gathered
+/// right before the pass that reads it.
 std::vector<Action> add_gathers(const std::vector<Action>& row, const ShardedUnits& units, Reshard reshard);
 
 /// Moves the REDUCE Actions of the units' buckets from the end of the row to the last backward of each stage, or, with

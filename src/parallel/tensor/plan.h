@@ -36,8 +36,8 @@ enum class StreamSharding { width, tokens, none };
 /// summa is the papers' loop over panels, which keeps the output in place.
 enum class ProductForm { stationary, summa };
 
-/// Smallest panel on CUDA devices. Eight devices take about 0.1 ms for a collective of any size, in which a link of NVLink
-/// moves 50 MB.
+/// Smallest panel on CUDA devices: a collective of eight devices has a latency of about 0.1 ms, in which a device sends
+/// 50 MB over NVLink.
 inline constexpr int64_t kPanelBytesOnCuda = 64 << 20;
 
 struct TensorPlan {

@@ -28,7 +28,7 @@ std::vector<Action> without_gathers(std::vector<Action> row) {
   return row;
 }
 
-// A row of passes as one rank without a pipeline has them, for so many microbatches.
+// The row of passes of a rank without a pipeline, for this number of microbatches.
 std::vector<Action> passes(int blocks, int microbatches, bool split) {
   std::vector<Action> row;
   for (int m = 0; m < microbatches; ++m) {
@@ -47,7 +47,8 @@ std::vector<Action> shuffled(int blocks, int microbatches, std::mt19937& random)
   for (size_t i = 0; i < row.size(); ++i) {
     if (row[i].kind != B) continue;
     const auto forward = std::ranges::find(row, Action{F, row[i].stage, row[i].microbatch});
-    if (forward - row.begin() > static_cast<std::ptrdiff_t>(i)) std::iter_swap(forward, row.begin() + static_cast<std::ptrdiff_t>(i));
+    if (forward - row.begin() > static_cast<std::ptrdiff_t>(i))
+      std::iter_swap(forward, row.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return row;
 }
@@ -95,9 +96,9 @@ TEST(AddGathers, GatherEveryUnitOnePassAheadAndAtMostTwo) {
           EXPECT_TRUE(reshard != Reshard::microbatch || found.most_gathered <= kMostGatheredUnits);
           // A unit that one pass frees and the next one reads cannot be gathered ahead: with microbatch the head after
           // its forward, with never and microbatch the embedding after its backward. A tied head reads a third unit.
-          const int again = reshard == Reshard::step         ? 0
-                            : reshard == Reshard::never      ? microbatches - 1
-                            : 2 * microbatches - 1 + (tied ? microbatches : 0);
+          const int again = reshard == Reshard::step    ? 0
+                            : reshard == Reshard::never ? microbatches - 1
+                                                        : 2 * microbatches - 1 + (tied ? microbatches : 0);
           EXPECT_LE(found.not_prefetched, again) << tied << split << microbatches << static_cast<int>(reshard);
         }
       }
@@ -139,7 +140,9 @@ TEST(AddGathersControl, MissingActionsAndMissingPrefetchAreSeen) {
       const std::vector<int>& read = reads_weights(action) ? units.units_of(action) : std::vector<int>();
       if (std::ranges::find(read, unshard.stage) != read.end()) late.push_back(unshard);
     }
-    std::erase_if(waiting, [&](const Action& unshard) { return !late.empty() && std::ranges::find(late, unshard) != late.end(); });
+    std::erase_if(waiting, [&](const Action& unshard) {
+      return !late.empty() && std::ranges::find(late, unshard) != late.end();
+    });
     late.push_back(action);
   }
   EXPECT_GT(walk(late, units).not_prefetched, walk(row, units).not_prefetched);
