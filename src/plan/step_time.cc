@@ -64,7 +64,7 @@ double update_seconds(const ParameterPlacement& plan, const ParameterShard& held
   const double owners = plan.shards_optimizer() ? plan.mesh.group_size(plan.gradient_axes) : 1;
   const double ranks = owners * plan.mesh.group_size(plan.matrix_axes) * plan.mesh.axis_size(kPipeline);
   for (const ParameterInfo& parameter : plan.parameters) {
-    if (!requires_single_owner(config.optimizer, parameter)) continue;
+    if (!is_updated_as_matrix(config.optimizer, parameter)) continue;
     const auto [least, most] = std::ranges::minmax(parameter.shape);
     const auto product = [&](int64_t m, int64_t k, int64_t n) {
       return product_seconds(*plan.facts.hardware, ProductKind::forward, m, k, n, config.training.dtype);
@@ -93,8 +93,8 @@ double weight_gather_seconds(const ParameterPlacement& plan, const ParameterShar
 }
 
 // Returns the seconds in which the chunks of sharded gradients are summed over their copies.
-double replica_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
-  const Axes axes = plan.replica_axes();
+double copy_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  const Axes axes = plan.copy_axes();
   if (axes.empty()) return 0;
   double seconds = 0;
   for (const GradientBucket& bucket : held.buckets) {
@@ -177,7 +177,7 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
       time.update = std::max(time.update, update_seconds(plan, held.of(rank), rank));
       time.gathers = std::max(time.gathers, weight_gather_seconds(plan, held.of(rank), rank));
     }
-    time.reductions += replica_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)),
+    time.reductions += copy_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)),
                                        representative(plan.mesh, pipeline_rank));
     time.gathers += statistics_seconds(plan);
   }

@@ -105,8 +105,8 @@ inline std::vector<std::string> pipeline(const std::string& schedule, std::vecto
 }
 
 // Two pipeline ranks that shard the vocabulary, with two data ranks.
-inline std::vector<std::string> sharded_vocabulary(std::vector<std::string> keys) {
-  keys.insert(keys.end(), {kFourRanks, "--parallelism.vocabulary_parallel=algorithm_2"});
+inline std::vector<std::string> sharded_vocabulary(const std::string& order, std::vector<std::string> keys) {
+  keys.insert(keys.end(), {kFourRanks, "--parallelism.vocabulary_parallel=" + order});
   return pipeline("1f1b", std::move(keys));
 }
 
@@ -169,7 +169,11 @@ inline std::vector<Case> planned_cases() {
       Case{"zero_3_microbatch_pipeline", pipeline("1f1b", zero_3("microbatch", {kFourRanks, kFourMicrobatches})),
            kReduced},
       // Timing decides which messages between slices of the vocabulary are under way at the peak.
-      Case{"zero_3_step_vocabulary", sharded_vocabulary(zero_3("step", {kFourMicrobatches})), kReduced},
+      Case{"zero_3_step_vocabulary", sharded_vocabulary("algorithm_2", zero_3("step", {kFourMicrobatches})), kReduced},
+      Case{"zero_2_vocabulary", sharded_vocabulary("algorithm_1", {kFourMicrobatches, "--parallelism.zero_stage=2"}),
+           kReduced},
+      Case{"zero_3_microbatch_vocabulary",
+           sharded_vocabulary("algorithm_1", zero_3("microbatch", {kFourMicrobatches})), kReduced},
       Case{"zero_3_step_v_half", pipeline("v_half", zero_3("step", {kFourRanks, kFourMicrobatches}))},
       Case{"muon", {"--optimizer.name=muon"}},
       // An update of Muon is the peak where its matrices are larger than the activations.

@@ -226,6 +226,7 @@ SWEEP_TEST(PostValidation, AStepOfShardedStatesIsUndone) {
                                          [](const Action& action) { return action.kind == ActionKind::UNSHARD; });
       EXPECT_EQ(gathers > 0, both.plan.shards_weights()) << what;
       EXPECT_NE(finalize, row.end()) << what;
+      if (name != sharded_meshes().front().name) continue;
       // The control: the steps that are undone would otherwise have left other weights.
       const auto kept = train_on(run.plan(ranks, with(keys, {limit(1e9)})), run.data(), course);
       EXPECT_FALSE(kept[0].masters.equal(both.ranks[0].masters)) << what;

@@ -80,7 +80,7 @@ SWEEP_TEST(ZeroResume, UnderAnotherSettingIsTheUninterruptedRun) {
     std::vector<std::pair<Setting, Setting>> pairs;
     const std::vector<Setting> all = settings();
     for (size_t i = 0; i < all.size(); ++i) pairs.emplace_back(all[i], all[(i + 1) % all.size()]);
-    for (const auto& [before, after] : sweep.of(pairs, 7)) {
+    for (const auto& [before, after] : sweep.of(pairs, 5)) {
       const Plan plan = run.plan(after.ranks, after.keys);
       train_ranks(run.plan(before.ranks, before.keys), run.data(), {.steps = kSaved, .save = true});
       const auto have = resumed(run, plan), want = train_ranks(plan, run.data(), {.steps = kSteps});
