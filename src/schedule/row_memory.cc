@@ -95,8 +95,9 @@ class RowWalk {
 
   void complete_reduction() {
     if (!reduction_) return;
+    units_bytes_ -= bucket(*reduction_).reduction;
     peak(bucket(*reduction_).update);
-    units_bytes_ -= bucket(*reduction_).gradients + bucket(*reduction_).reduction;
+    units_bytes_ -= bucket(*reduction_).gradients;
     written_.erase(*reduction_);
     reduction_.reset();
   }
