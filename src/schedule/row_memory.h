@@ -37,8 +37,9 @@ struct UnitBytes {
   std::vector<int> forward = {}, backward = {};
   int64_t weights = 0;  // held from UNSHARD to RESHARD
   /// Gradients are held from the first pass that writes them, a reduction's buffers from REDUCE. Both are freed when
-  /// the reduction is complete: at the next REDUCE, at a pass that writes to the same bucket, or at the row's end. If
-  /// only this rank has a part in it, it is complete at once.
+  /// the reduction is complete: at the next REDUCE, at a pass that writes to the same bucket, or at the row's end. The
+  /// buffers are freed first, so that an update from the summed gradients does not count them. If only this rank has a
+  /// part in it, it is complete at once.
   struct Bucket {
     int64_t gradients = 0, reduction = 0;
     int64_t update = 0;  // transient bytes when the reduction is complete
