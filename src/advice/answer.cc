@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "advice/recomputation_choices.h"
+#include "advice/zero_choices.h"
+#include "base/errors.h"
 #include "base/text.h"
 #include "hardware/hardware.h"
 
@@ -66,14 +68,17 @@ std::string memory_text(const Plan& plan) {
   const MemoryBytes& memory = plan.memory[static_cast<size_t>(fit.rank)];
   const std::string moment = memory.peak ? "at " + to_string(*memory.peak) : "in the update";
   std::string text = fmt::format(
-      "  memory  rank {} needs most: {} of tensors ({}), and about {} more for the device's context, communicators "
-      "and\n"
-      "          allocator; a device has {}: ",
+      "  memory  rank {} needs most: {} of tensors {}, and about {} more for context, communicators\n"
+      "          and allocator; a device has {}: ",
       fit.rank, gib(fit.tensor_bytes), moment, gib(fit.other_bytes), gib(fit.device_bytes));
   if (fit.fits()) return text + fmt::format("fits with {} to spare\n", gib(fit.spare_bytes()));
   text += fmt::format("lacks {}\n", gib(-fit.spare_bytes()));
   const std::optional<Alternative> change = fastest_that_fits(plan);
-  if (!change) return text + "          no single change that was compared fits; use more devices or a smaller model\n";
+  if (!change) {
+    return text +
+           "          no setting of ZeRO and recomputation fits: use more devices, or shard the model over tensor\n"
+           "          or pipeline ranks\n";
+  }
   return text + fmt::format("          {} fits, with a step of {:.4g} s\n", change->change, change->step_seconds);
 }
 
@@ -94,18 +99,29 @@ Fit fit_of(const Plan& plan, int64_t tensor_bytes) {
 
 std::optional<Alternative> fastest_that_fits(const Plan& plan) {
   if (fit_of(plan).fits()) return {};
-  std::vector<Alternative> changes = alternatives_to(plan);
-  for (const RecomputationChoice& choice : recomputation_choices(plan)) {
-    if (choice.chosen || !choice.refusal.empty()) continue;
-    Config other = plan.config;
-    other.activation_checkpoint = choice.setting;
-    changes.push_back({.change = changed_settings(plan.config, other),
-                       .memory_bytes = choice.memory_bytes,
-                       .step_seconds = choice.step_seconds});
+  std::optional<Alternative> best;
+  const auto consider = [&](Alternative other) {
+    const bool fits = fit_of(plan, other.memory_bytes).fits();
+    if (fits && (!best || other.step_seconds < best->step_seconds)) best = std::move(other);
+  };
+  for (const Alternative& other : alternatives_to(plan)) consider(other);
+  for (const ZeroChoice& zero : zero_choices(plan)) {
+    for (const RecomputationChoice& recompute : recomputation_choices(plan)) {
+      if (recompute.setting.layers > 1) continue;
+      Config other = plan.config;
+      set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
+      other.activation_checkpoint = recompute.setting;
+      try {
+        const Plan changed = make_plan(other, plan.facts);
+        consider({.change = changed_settings(plan.config, other),
+                  .memory_bytes = changed.largest_memory_bytes(),
+                  .step_seconds = changed.step_time->seconds});
+      } catch (const ConfigError&) {
+        continue;  // the run is legal, but not with these settings
+      }
+    }
   }
-  std::erase_if(changes, [&](const Alternative& change) { return !fit_of(plan, change.memory_bytes).fits(); });
-  const auto best = std::ranges::min_element(changes, {}, &Alternative::step_seconds);
-  return best == changes.end() ? std::nullopt : std::optional(*best);
+  return best;
 }
 
 std::string timeline_text(const Plan& plan, double time) {
@@ -115,7 +131,7 @@ std::string timeline_text(const Plan& plan, double time) {
 std::string explain_answer(const Plan& plan) {
   if (!plan.step_time) return "";
   const Hardware& hardware = *plan.facts.hardware;
-  return fmt::format("on {}: {} ({})\n", hardware.name, hardware.description, origin_text(hardware)) + step_text(plan) +
+  return fmt::format("on {}, {}: {}\n", hardware.name, origin_text(hardware), hardware.description) + step_text(plan) +
          time_text(plan) + memory_text(plan) + "\n";
 }
 

@@ -28,8 +28,8 @@ struct Fit {
 Fit fit_of(const Plan& plan);
 Fit fit_of(const Plan& plan, int64_t tensor_bytes);
 
-/// The change of the run that fits a device and makes the shortest step; nothing if no compared change fits, or if the
-/// plan fits.
+/// The change that fits a device with the shortest step, among the alternatives and all settings of ZeRO with all sets of
+/// recomputed operations; nothing if none fits, or if the plan fits.
 std::optional<Alternative> fastest_that_fits(const Plan& plan);
 
 /// A time of the plan's timeline as text: in milliseconds, or without a unit if the hardware is not known.

@@ -28,6 +28,7 @@ std::string options_text(const CLI::App& app, bool has_keys) {
     text += fmt::format("  {:<22}{}\n", name, help);
   };
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // a hidden one
     const std::string value = option->get_type_size() > 0 ? " " + option->get_type_name() : "";
     line(option->get_positional() ? option->get_name() : option->get_name() + value, option->get_description());
   }
@@ -172,7 +173,10 @@ Command parse_command(const CommandEntry& entry, Words arguments) {
     }
   }
   parse(entry, *app, std::move(arguments), overrides);
-  if (RunFileArguments* run = run_file_arguments(command)) run->overrides = std::move(overrides);
+  // Options such as --ranks have set keys already; the words of the keys themselves beat them.
+  if (RunFileArguments* run = run_file_arguments(command)) {
+    run->overrides.insert(run->overrides.end(), overrides.begin(), overrides.end());
+  }
   return command;
 }
 

@@ -6,9 +6,6 @@
 #include <charconv>
 #include <cstdint>
 
-#include "base/text.h"
-#include "hardware/hardware.h"
-
 namespace orthant {
 namespace {
 
@@ -61,22 +58,20 @@ void define_train(CLI::App& app, Command& command) {
 void define_plan(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<PlanArguments>();
   define_run_file(app, arguments)->required(false);
-  app.add_option("--hf", arguments.hf, "instead of RUN_FILE: a config.json of Hugging Face, or its directory")
+  app.add_option("--hf", arguments.hf, "a config.json or its directory; with --ranks, --seq-len and --global-batch")
       ->type_name("PATH")
       ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
   app.add_option("--hardware", arguments.hardware,
-                 "machine for which to compute seconds: " + join(shipped_hardware(), ", ") +
-                     ", or a TOML file; default: h100-8x for CUDA devices")
-      ->type_name("NAME_OR_FILE")
+                 "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
+      ->type_name("NAME")
       ->check(named("h100-8x"));
-  // A word for a key of the run file.
+  // A short name of a key, which the help of --hf names.
   const auto setting = [&](const char* option, const char* key) {
     app.add_option_function<std::string>(
-           option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); },
-           std::string("short for --") + key)
-        ->type_name("N");
+           option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); })
+        ->group("");
   };
   setting("--ranks", "run.ranks");
   setting("--seq-len", "training.seq_len");
@@ -171,8 +166,7 @@ const std::vector<CommandEntry>& commands() {
        "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
        {"orthant plan run.toml --json --svg schedule.svg run.ranks=64",
-        "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256",
-        "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
+        "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
        true,
        define_plan},
       {"verify",

@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
+#include "hardware/hardware.h"
 #include "plan/plan.h"
 #include "runtime/run_warnings.h"
 

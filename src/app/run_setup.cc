@@ -96,7 +96,7 @@ Config load_planned_model(const PlanArguments& arguments) {
     throw ConfigError(config.locate("model.from") + " must be empty with --hf, which names the model; leave it out");
   }
   load_model_sizes(config, arguments.hf);
-  if (!is_given(config, "run.ranks")) throw ConfigError("--hf requires the number of devices; add run.ranks=8");
+  if (!is_given(config, "run.ranks")) throw ConfigError("--hf requires the number of devices; add --ranks 8");
   const auto set = [&](int64_t& value, const std::string& key, int64_t otherwise) {
     if (is_given(config, key)) return;
     value = otherwise;

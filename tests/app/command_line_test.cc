@@ -46,6 +46,17 @@ TEST(CommandLine, PlanAndVerify) {
   EXPECT_EQ(std::get<VerifyArguments>(parse_command_line({"verify", "run.toml"})).steps, 3);
 }
 
+// Short names of keys set the keys, and the words of the keys beat them.
+TEST(CommandLine, PlansAModelOnHardware) {
+  const auto plan = std::get<PlanArguments>(parse_command_line(
+      {"plan", "--hf", "model", "--ranks", "64", "--seq-len", "8192", "--global-batch", "256", "--hardware", "b200-8x",
+       "run.ranks=32"}));
+  EXPECT_EQ(plan.hardware, "b200-8x");
+  EXPECT_EQ(plan.overrides, (Words{"run.ranks=64", "training.seq_len=8192", "training.global_batch_size=256",
+                                   "run.ranks=32"}));
+  EXPECT_NE(error_of({"plan", "--hf", "model", "--hardware", ""}).find("is empty"), std::string::npos);
+}
+
 TEST(CommandLine, InvalidMachineRatesAreRefused) {
   const std::vector<std::pair<std::string, std::string>> rates = {
       {"--inner-gbit", "10"}, {"--outer-gbit", "40"}, {"--gflops", "100"}, {"--ranks-per-host", "2"}};

@@ -172,7 +172,7 @@ TEST_F(RunSetup, AModelOfHuggingFaceIsPlannedFromItsFile) {
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})");
   PlanArguments arguments;
   arguments.hf = file;
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"run.ranks=8"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"--ranks 8"}));
   arguments.overrides = {"run.ranks=8"};
   Config config = load_planned_model(arguments);
   EXPECT_EQ(config.model.hidden_size, 64);

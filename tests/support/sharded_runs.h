@@ -30,7 +30,8 @@ inline const std::string kTwoCopies = "parallelism.data_parallel_replicate_degre
 inline bool has_the_order_of_stage_0(const Plan& plan) {
   size_t microbatches = 0;
   for (const DataShard& shard : plan.data_shards) microbatches = std::max(microbatches, shard.microbatches.size());
-  return plan.copy_axes().empty() && (!reduces_each_microbatch(plan.config.parallelism.zero_stage, plan.reshard()) || microbatches == 1);
+  const bool once = !reduces_each_microbatch(plan.config.parallelism.zero_stage, plan.reshard());
+  return plan.copy_axes().empty() && (once || microbatches == 1);
 }
 
 /// Bounds on the relative difference between two runs. A gradient may also differ by `rest` times the norm of all

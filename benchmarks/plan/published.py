@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Compares `orthant plan` with published steps of other engines on GPUs: step time and peak memory, planned and
+published. It needs no GPU. docs/plan-errors.md has its output, and explains the deviations.
+
+  python3 benchmarks/plan/published.py
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import add_orthant_argument, print_head, print_row
+
+LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=128256, max_position_embeddings=131072,
+             rms_norm_eps=1e-5, rope_theta=500000.0, hidden_act="silu", num_key_value_heads=8,
+             tie_word_embeddings=False, attention_bias=False, mlp_bias=False)
+MODELS = {
+    "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32),
+    "70B": dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64),
+    "70B, 12 layers": dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=12, num_attention_heads=64),
+    "405B, 4 layers": dict(hidden_size=16384, intermediate_size=53248, num_hidden_layers=4, num_attention_heads=128),
+}
+
+
+class Run(NamedTuple):
+    source: str
+    hardware: str
+    model: str
+    ranks: int
+    seq_len: int
+    sequences: int        # of a step, on all ranks
+    settings: dict        # keys below [parallelism], and full keys
+    step_s: float         # published
+    peak_gib: float       # published: bytes allocated on the largest rank
+
+
+MEGATRON, TITAN = "Megatron", "torchtitan"
+RUNS = [
+    Run(MEGATRON, "b200-8x", "70B, 12 layers", 8, 4096, 16, {"tensor_parallel_degree": 2, "zero_stage": 1}, 0.7255, 60.68),
+    Run(MEGATRON, "b200-8x", "70B, 12 layers", 8, 4096, 4, {"tensor_parallel_degree": 8}, 0.2809, 28.29),
+    Run(MEGATRON, "b200-8x", "70B, 12 layers", 8, 4096, 32, {"pipeline_parallel_degree": 2, "zero_stage": 1}, 1.4768,
+        66.55),
+    Run(MEGATRON, "b200-8x", "405B, 4 layers", 8, 4096, 16, {"tensor_parallel_degree": 4, "zero_stage": 1}, 0.8996, 52.89),
+    Run(MEGATRON, "b200-8x", "405B, 4 layers", 8, 4096, 128, {"tensor_parallel_degree": 2, "zero_stage": 1}, 6.6041,
+        81.59),
+    Run(MEGATRON, "b200-8x", "70B, 12 layers", 8, 32768, 4, {"context_parallel_ulysses": 8, "zero_stage": 1}, 1.7681,
+        104.51),
+    # Tokens per second and GPU: 5,762 for 2 sequences a GPU; 829 for 16 sequences on each of 32 groups of 8 GPUs.
+    Run(TITAN, "h100-8x", "8B", 8, 8192, 16,
+        {"zero_stage": 3, "zero_reshard": "microbatch", "training.local_batch_size": 2,
+         "activation_checkpoint.mode": "selective", "activation_checkpoint.operations": "norms,swiglu"},
+        2 * 8192 / 5762, 82.4),
+    Run(TITAN, "h100-8x", "70B", 256, 8192, 512,
+        {"tensor_parallel_degree": 8, "zero_stage": 3, "zero_reshard": "microbatch", "training.local_batch_size": 16,
+         "activation_checkpoint.mode": "full"},
+        16 * 8192 / 8 / 829, 71.9),
+]
+
+
+def planned(orthant, run):
+    """Returns the plan of the run, as parsed JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "config.json")
+        with open(config, "w") as stream:
+            json.dump({**LLAMA, **MODELS[run.model]}, stream)
+        keys = {key if "." in key else f"parallelism.{key}": value for key, value in run.settings.items()}
+        command = [orthant, "plan", "--json", "--hf", config, "--hardware", run.hardware, "--ranks", str(run.ranks),
+                   "--seq-len", str(run.seq_len), "--global-batch", str(run.sequences),
+                   *(f"{key}={value}" for key, value in keys.items())]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def layout(run):
+    names = {"tensor_parallel_degree": "tensor", "pipeline_parallel_degree": "pipeline",
+             "context_parallel_ulysses": "ulysses"}
+    parts = [f"{name} {run.settings[key]}" for key, name in names.items() if key in run.settings]
+    return ", ".join(parts + [f"ZeRO {run.settings.get('zero_stage', 0)}"])
+
+
+def error(plan, published):
+    return f"{100 * (plan / published - 1):+.1f} %"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_orthant_argument(p)
+    a = p.parse_args()
+    print_head(["engine", "hardware", "model", "ranks", "tokens", "sequences a step", "layout", "step, s", "planned, s",
+                "error", "peak, GiB", "planned, GiB", "error"])
+    for run in RUNS:
+        plan = planned(a.orthant, run)
+        seconds, gib = plan["step_seconds"], plan["worst_rank"]["bytes"] / 2**30
+        print_row([run.source, run.hardware, run.model, str(run.ranks), f"{run.seq_len:,}", str(run.sequences), layout(run),
+                   f"{run.step_s:.4g}", f"{seconds:.4g}", error(seconds, run.step_s), f"{run.peak_gib:g}", f"{gib:.2f}",
+                   error(gib, run.peak_gib)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+// The answer of a plan on given hardware: time, fit, and the change that makes it fit. Controls: a device with more and
+// one with less memory; a plan without hardware.
+#include "advice/answer.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "advice/explain.h"
+#include "advice/plan_json.h"
+#include "advice/schedule_choices.h"
+#include "advice/vocabulary_choices.h"
+#include "tests/support/says.h"
+
+namespace orthant::answer_test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Plan plan_on(const Hardware* hardware, int ranks, Words words = {}) {
+  words.insert(words.begin(), {"run.ranks=" + std::to_string(ranks), "run.device=cuda", "training.dtype=bfloat16",
+                               "model.vocab_size=32000", "model.hidden_size=1024", "model.intermediate_size=2816",
+                               "model.num_hidden_layers=8", "model.max_position_embeddings=2048",
+                               "training.seq_len=2048", "training.local_batch_size=4"});
+  const Config config = parse_config("", "run.toml", words);
+  RunFacts facts{.ranks = ranks, .vocab_size = config.model.vocab_size};
+  if (hardware != nullptr) facts.hardware = std::make_shared<const Hardware>(*hardware);
+  return make_plan(config, facts);
+}
+
+// An H100 whose memory exceeds that of the plan, together with all that the plan does not count, by a number of bytes.
+Hardware with_spare(int ranks, int64_t spare_bytes) {
+  Hardware h100 = load_hardware("h100-8x");
+  const Fit fit = fit_of(plan_on(&h100, ranks));
+  h100.device.memory_bytes = static_cast<double>(fit.tensor_bytes + fit.other_bytes + spare_bytes);
+  return h100;
+}
+
+TEST(Answer, SaysWhetherTheRunFits) {
+  const Hardware enough = with_spare(4, 1 << 30), little = with_spare(4, -(1 << 30));
+  EXPECT_TRUE(fit_of(plan_on(&enough, 4)).fits());
+  EXPECT_EQ(fit_of(plan_on(&enough, 4)).spare_bytes(), 1 << 30);
+  EXPECT_FALSE(fastest_that_fits(plan_on(&enough, 4)));
+  EXPECT_TRUE(says(explain(plan_on(&enough, 4)),
+                   {"on h100-8x, all values assumed", "tokens/s", "products ", "fits with 1.0 GiB to spare"}));
+  EXPECT_TRUE(says(explain(plan_on(&little, 4)), {"lacks 1.0 GiB", " fits, with a step of "}));
+}
+
+// The offered change is legal, fits, and no cheaper one of those compared does.
+TEST(Answer, OffersTheFastestChangeThatFits) {
+  const Hardware little = with_spare(4, -(int64_t{3} << 30));
+  const Plan plan = plan_on(&little, 4);
+  const auto change = fastest_that_fits(plan);
+  ASSERT_TRUE(change);
+  EXPECT_TRUE(fit_of(plan, change->memory_bytes).fits());
+  for (const Alternative& other : alternatives_to(plan)) {
+    const bool fits = fit_of(plan, other.memory_bytes).fits();
+    EXPECT_TRUE(!fits || change->step_seconds <= other.step_seconds) << other.change;
+  }
+  Hardware none = little;
+  none.device.memory_bytes = 2e9;
+  none.process_memory.context_bytes = 1e9;
+  EXPECT_FALSE(fastest_that_fits(plan_on(&none, 4)));
+  EXPECT_TRUE(says(explain_answer(plan_on(&none, 4)), {"use more devices"}));
+}
+
+// The moment of the peak is an Action of the rank's row, or the update.
+TEST(Answer, NamesTheMomentOfThePeak) {
+  const Hardware h100 = load_hardware("h100-8x");
+  const Plan plan = plan_on(&h100, 2, {"parallelism.pipeline_parallel_degree=2"});
+  const int rank = plan.worst_rank();
+  const auto& peak = plan.memory[static_cast<size_t>(rank)].peak;
+  ASSERT_TRUE(peak);
+  EXPECT_NE(std::ranges::find(plan.row(rank), *peak), plan.row(rank).end());
+  EXPECT_EQ(plan.memory[static_cast<size_t>(rank)].total(), plan.largest_memory_bytes());
+}
+
+// Tables of choices mark what does not fit the device, and recommend only what fits.
+TEST(Answer, RecommendsNothingThatDoesNotFit) {
+  const Words keys = {"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1"};
+  const Hardware h100 = load_hardware("h100-8x");
+  const Plan plan = plan_on(&h100, 4, keys);
+  const std::vector<VocabularyChoice> choices = vocabulary_choices(plan);
+  const VocabularyChoice* best = recommended(choices, plan);
+  ASSERT_NE(best, nullptr);
+  Hardware small = h100;
+  const Fit fit = fit_of(plan, best->memory_bytes);
+  small.device.memory_bytes = static_cast<double>(fit.tensor_bytes + fit.other_bytes) - 1e6;
+  const Plan tight = plan_on(&small, 4, keys);
+  const std::vector<VocabularyChoice> others = vocabulary_choices(tight);
+  const VocabularyChoice* other = recommended(others, tight);
+  EXPECT_TRUE(other == nullptr || other->name != best->name);
+  EXPECT_TRUE(says(explain_vocabulary_choices(tight), {"does not fit"}));
+  EXPECT_TRUE(says(explain_schedule_choices(tight), {"gpipe", "does not fit"}));
+}
+
+TEST(Answer, IsInTheJsonOfThePlan) {
+  const Hardware h100 = load_hardware("h100-8x");
+  const Plan plan = plan_on(&h100, 4);
+  const auto json = nlohmann::json::parse(plan_json(plan));
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["step_seconds"], plan.step_time->seconds);
+  EXPECT_EQ(json["worst_rank"]["bytes"], plan.largest_memory_bytes());
+  EXPECT_EQ(json["hardware"]["name"], "h100-8x");
+  EXPECT_EQ(json["hardware"]["measured"], false);
+  EXPECT_GT(json["mfu"], json["mfu_causal"]);
+  EXPECT_TRUE(json["fits"]);
+  const auto without = nlohmann::json::parse(plan_json(plan_on(nullptr, 4)));
+  EXPECT_FALSE(without.contains("step_seconds"));
+  EXPECT_EQ(explain_answer(plan_on(nullptr, 4)), "");
+}
+
+}  // namespace
+}  // namespace orthant::answer_test
