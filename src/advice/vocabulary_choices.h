@@ -25,7 +25,7 @@ struct VocabularyChoice {
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
 /// Returns the choice with the shortest row of those that fit a device; of the choices within 1 % of that, the one that
-/// needs least memory. Returns nullptr if none fits.
+/// needs least memory. Returns nullptr if no choice fits.
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with the recommendation; empty for one pipeline rank.

@@ -1,4 +1,4 @@
-// Updates in backward: their bits, their clipping, and what they do after a gradient that is not finite.
+// Updates in backward: their bits, their clipping, and their stop after a gradient that is not finite.
 #include <gtest/gtest.h>
 
 #include "tests/support/sweep.h"
