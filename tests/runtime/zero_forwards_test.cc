@@ -169,7 +169,7 @@ void spoil_gradient(Session& session, const std::string& name) {
   };
 }
 
-// Each case has the name that every stage of ZeRO must report. The last is the control: without a corrupted tensor there
+// Each case has the name that every stage of ZeRO must report. The last is the control: without a wrong tensor there
 // is no name.
 TEST(ZeroForwards, NameTheFirstTensorThatIsNotFiniteAsStageZeroDoes) {
   const std::string block = "model.layers.1.", up = block + "mlp.up_proj.weight", gate = block + "mlp.gate_proj.weight",
