@@ -67,6 +67,9 @@ void define_plan(CLI::App& app, Command& command) {
                  "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
       ->type_name("NAME")
       ->check(named("h100-8x"));
+  auto* search = app.add_flag("--search", arguments.search,
+                              "search the layouts for the shortest step; --write FILE writes its run file");
+  app.add_option("--write", arguments.write)->needs(search)->group("");
   // A short name of a key, which the help of --hf names.
   const auto setting = [&](const char* option, const char* key) {
     app.add_option_function<std::string>(
@@ -165,7 +168,6 @@ const std::vector<CommandEntry>& commands() {
       {"plan",
        "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
-       {"orthant plan run.toml --json --svg schedule.svg run.ranks=64",
         "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
        true,
        define_plan},

@@ -1,7 +1,9 @@
 // orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
 #include "advice/advised_plan.h"
+#include "advice/answer.h"
 #include "advice/explain.h"
 #include "advice/layer_choices.h"
+#include "advice/layout_search.h"
 #include "advice/plan_json.h"
 #include "app/command_line.h"
 #include "app/commands.h"
@@ -25,6 +27,31 @@ Links links_of(const PlanArguments& arguments) {
           .inner_bytes_per_s = arguments.inner_gbit * kBytesOfGbit,
           .outer_bytes_per_s = arguments.outer_gbit * kBytesOfGbit,
           .flops_per_s = arguments.gflops * 1e9};
+}
+
+void write_file(const std::string& option, const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream out(path);
+  out << text;
+  if (!out.flush()) throw DataError(fmt::format("{} {}: cannot be written: {}", option, path, std::strerror(errno)));
+}
+
+int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
+  if (!facts.hardware) throw UsageError("--search requires --hardware NAME\nhelp:  orthant plan --help");
+  const SearchResult result = search_layouts(config, facts);
+  std::string text = arguments.json ? search_json(result) : explain_search(result, *facts.hardware);
+  if (result.fitting.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return result.planned > 0 ? kDone : kFailed;
+  }
+  const Config& best = result.fitting.front().config;
+  if (!arguments.json) text += "\n" + explain_answer(make_plan(best, facts));
+  std::fputs(text.c_str(), stdout);
+  if (!arguments.write.empty()) {
+    write_file("--write", arguments.write, print_config(best));
+    if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
+  }
+  return kDone;
 }
 
 }  // namespace
@@ -51,6 +78,7 @@ int plan(const PlanArguments& arguments) {
   const std::string hardware =
       arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
   if (!hardware.empty()) facts.hardware = std::make_shared<const Hardware>(load_hardware(hardware));
+  if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
   if (facts.links.known() && layer_choices(the_plan).empty()) {
@@ -66,12 +94,7 @@ int plan(const PlanArguments& arguments) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }
   if (!arguments.svg.empty()) {
-    errno = 0;
-    std::ofstream out(arguments.svg);
-    out << planned_svg(the_plan);
-    if (!out.flush()) {
-      throw DataError(fmt::format("--svg {}: cannot be written: {}", arguments.svg, std::strerror(errno)));
-    }
+    write_file("--svg", arguments.svg, planned_svg(the_plan));
     if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
   }
   return kDone;
