@@ -168,7 +168,7 @@ const std::vector<CommandEntry>& commands() {
       {"plan",
        "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
-        "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
+       {"orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
        true,
        define_plan},
       {"verify",
