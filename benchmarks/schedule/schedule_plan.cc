@@ -96,9 +96,9 @@ void time_plan(const PipelineSchedule& each, const Size& size) {
     laps.begin();
     const Plan plan = make_plan(config, {.ranks = ranks, .vocab_size = 32000});
     laps.end(0);
-    written += explain(plan).size();
+    written += explain(plan, Sections::all()).size();
     laps.end(1);
-    written += plan_json(plan).size();
+    written += plan_json(plan, Sections::all()).size();
     laps.end(2);
   }
   if (written > 0) print(std::string(each.name), laps.medians());

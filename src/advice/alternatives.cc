@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "advice/memory_limit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "base/text_table.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -23,8 +25,8 @@ void add_alternative(std::vector<Alternative>& found, const Plan& from, const Co
     if (const std::string settings = changed_settings(from.config, config); !settings.empty()) {
       text += (text.empty() ? "" : " with ") + settings;
     }
-    found.push_back({std::move(text), plan.largest_memory_bytes(), plan.largest_communication_bytes(),
-                     plan.step_time ? plan.step_time->seconds : 0, std::move(remark)});
+    found.push_back(alternative(std::move(text), plan));
+    found.back().remark = std::move(remark);
   } catch (const ConfigError&) {
     // The run is legal, but not with this change.
   }
@@ -40,6 +42,30 @@ int64_t largest_microbatch(const Plan& plan) {
 }
 
 }  // namespace
+
+Alternative alternative(std::string change, const Plan& plan) {
+  return {.change = std::move(change),
+          .memory_bytes = plan.largest_memory_bytes(),
+          .communication_bytes = plan.largest_communication_bytes(),
+          .step_seconds = plan.step_time ? plan.step_time->seconds : 0};
+}
+
+std::string alternatives_table(const Plan& plan, const std::string& heading,
+                               const std::vector<Alternative>& alternatives) {
+  std::vector<std::vector<std::string>> rows = {{heading, "step", "memory of a rank", "sent by a rank", ""}};
+  for (const Alternative& other : alternatives) {
+    std::vector<std::string> remarks = {other.remark};
+    if (!fits_a_device(plan, other.memory_bytes)) remarks.emplace_back("does not fit");
+    std::erase(remarks, "");
+    rows.push_back({other.change, fmt::format("{:.4g} s", other.step_seconds),
+                    format_bytes(static_cast<double>(other.memory_bytes)),
+                    format_bytes(static_cast<double>(other.communication_bytes)), join(remarks, ", ")});
+  }
+  if (!plan.step_time) {
+    for (auto& row : rows) row.erase(row.begin() + 1);
+  }
+  return text_table(rows);
+}
 
 std::string changed_settings(const Config& before, const Config& after) {
   std::vector<std::string> settings;

@@ -17,7 +17,16 @@ struct Alternative {
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
   double step_seconds = 0;           // 0 if the hardware is not known
   std::string remark;                // its main cost or effect; may be empty
+  std::string refusal;               // why it is illegal; empty if it is legal
 };
+
+/// Returns the costs of the plan, under a name for what it changes.
+Alternative alternative(std::string change, const Plan& plan);
+
+/// Returns a table of legal alternatives to the plan, with step times if the hardware is known, and "does not fit" for
+/// those that exceed the device or run.memory_gib_per_rank. `heading` names what they change.
+std::string alternatives_table(const Plan& plan, const std::string& heading,
+                               const std::vector<Alternative>& alternatives);
 
 /// Names the keys in which two run files differ, with the values of the second, as in "KEY = VALUE and KEY = VALUE".
 std::string changed_settings(const Config& before, const Config& after);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <vector>
 
 #include "advice/recomputation_choices.h"
@@ -22,8 +24,6 @@ int count_communicators(const Plan& plan) {
   return count > 1 ? count + 1 : count;
 }
 
-std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / 0x1p30); }
-
 // "measured", "assumed", or how many tables of the profile are measured.
 std::string origin_text(const Hardware& hardware) {
   const std::vector<TableOrigin> tables = origins(hardware);
@@ -33,12 +33,32 @@ std::string origin_text(const Hardware& hardware) {
   return fmt::format("{} of {} tables measured, the others assumed", measured, tables.size());
 }
 
+// Returns "LABEL    TEXT" in lines of at most 100 columns, the later ones indented.
+std::string labelled(const std::string& label, const std::string& text) {
+  constexpr size_t kIndent = 9, kMostColumns = 100;
+  std::string out = fmt::format("{:<{}}", label, kIndent);
+  size_t column = kIndent;
+  for (const std::string& word : split(text, ' ')) {
+    const bool is_first = column == kIndent;
+    if (!is_first && column + 1 + word.size() > kMostColumns) {
+      out += "\n" + std::string(kIndent, ' ');
+      column = kIndent;
+    } else if (!is_first) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out + "\n";
+}
+
 std::string step_text(const Plan& plan) {
   const StepTime& step = *plan.step_time;
   const double tokens = static_cast<double>(plan.tokens_per_step()) / step.seconds;
   return fmt::format(
-      "  step    {:.4g} s: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if\n"
-      "          attention counts all pairs of tokens\n",
+      "{:.4g} s: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if attention "
+      "counts all pairs of tokens",
       step.seconds, grouped(std::llround(tokens)), grouped(std::llround(tokens / plan.mesh.size())),
       100 * model_flops_utilization(plan, step.seconds, false),
       100 * model_flops_utilization(plan, step.seconds, true));
@@ -60,26 +80,67 @@ std::string time_text(const Plan& plan) {
   add("gradient reductions", step.reductions);
   add("update", step.update);
   add("gathers after it", step.gathers);
-  return "  time    " + join(parts, ", ") + "\n";
+  return join(parts, ", ");
+}
+
+// The bytes of a rank's tensors by kind, the largest first. Parts below 1 % are left out.
+std::string parts_text(const MemoryBytes& memory) {
+  std::vector<std::pair<int64_t, const char*>> parts = {{memory.parameters, "weights"},
+                                                        {memory.gradients, "gradients"},
+                                                        {memory.optimizer, "optimizer state"},
+                                                        {memory.activations, "activations"},
+                                                        {memory.working, "messages and temporaries"}};
+  std::ranges::sort(parts, std::greater());
+  std::vector<std::string> texts;
+  for (const auto& [bytes, name] : parts) {
+    if (100 * bytes >= memory.total()) {
+      texts.push_back(fmt::format("{} {}", name, format_bytes(static_cast<double>(bytes))));
+    }
+  }
+  return join(texts, ", ");
 }
 
 std::string memory_text(const Plan& plan) {
+  const int rank = plan.worst_rank();
+  const MemoryBytes& memory = plan.memory[static_cast<size_t>(rank)];
+  const std::string needs =
+      fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
+                  memory.peak ? "at " + to_string(*memory.peak) : "in the update");
+  const std::string parts = ": " + parts_text(memory);
+  if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
-  const MemoryBytes& memory = plan.memory[static_cast<size_t>(fit.rank)];
-  const std::string moment = memory.peak ? "at " + to_string(*memory.peak) : "in the update";
-  std::string text = fmt::format(
-      "  memory  rank {} needs most: {} of tensors {}, and about {} more for context, communicators\n"
-      "          and allocator; a device has {}: ",
-      fit.rank, gib(fit.tensor_bytes), moment, gib(fit.other_bytes), gib(fit.device_bytes));
-  if (fit.fits()) return text + fmt::format("fits with {} to spare\n", gib(fit.spare_bytes()));
-  text += fmt::format("lacks {}\n", gib(-fit.spare_bytes()));
+  const std::string spare = format_bytes(std::abs(static_cast<double>(fit.spare_bytes())));
+  return fmt::format(
+      "{}: {}, and about {} more for context, communicators and allocator, of the {} of a device{}",
+      fit.fits() ? fmt::format("fits with {} to spare", spare) : fmt::format("does not fit, lacks {}", spare), needs,
+      format_bytes(static_cast<double>(fit.other_bytes)), format_bytes(static_cast<double>(fit.device_bytes)), parts);
+}
+
+std::string change_text(const Plan& plan) {
   const std::optional<Alternative> change = fastest_that_fits(plan);
-  if (!change) {
-    return text +
-           "          no setting of ZeRO and recomputation fits: use more devices, or shard the model over tensor\n"
-           "          or pipeline ranks\n";
+  if (change) return fmt::format("{} fits, with a step of {:.4g} s", change->change, change->step_seconds);
+  return "no setting of ZeRO and recomputation fits; use more devices, or let --search find a layout";
+}
+
+// The bytes that the busiest rank sends in a step, and how many of them over which axis.
+std::string sent_text(const Plan& plan) {
+  std::map<std::string, int64_t> by_axis;
+  const int64_t total = plan.largest_communication_bytes();
+  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    by_axis.clear();
+    int64_t sum = 0;
+    for (const CommunicationEntry& entry : plan.communication) {
+      by_axis[entry.axis] += entry.bytes_per_rank[rank];
+      sum += entry.bytes_per_rank[rank];
+    }
+    if (sum == total) break;
   }
-  return text + fmt::format("          {} fits, with a step of {:.4g} s\n", change->change, change->step_seconds);
+  std::vector<std::string> parts;
+  for (const auto& [axis, bytes] : by_axis) {
+    if (bytes > 0) parts.push_back(fmt::format("{} over {}", format_bytes(static_cast<double>(bytes)), axis));
+  }
+  return fmt::format("{} in a step by the busiest rank{}", format_bytes(static_cast<double>(total)),
+                     parts.size() > 1 ? ": " + join(parts, ", ") : "");
 }
 
 }  // namespace
@@ -129,10 +190,17 @@ std::string timeline_text(const Plan& plan, double time) {
 }
 
 std::string explain_answer(const Plan& plan) {
-  if (!plan.step_time) return "";
-  const Hardware& hardware = *plan.facts.hardware;
-  return fmt::format("on {}, {}: {}\n", hardware.name, origin_text(hardware), hardware.description) + step_text(plan) +
-         time_text(plan) + memory_text(plan) + "\n";
+  std::string text;
+  if (plan.step_time) text += labelled("step", step_text(plan)) + labelled("time", time_text(plan));
+  text += labelled("memory", memory_text(plan));
+  if (plan.facts.hardware && !fit_of(plan).fits()) text += labelled("change", change_text(plan));
+  if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));
+  if (plan.facts.hardware) {
+    const Hardware& hardware = *plan.facts.hardware;
+    text += labelled("hardware",
+                     fmt::format("{}, {}: {}", hardware.name, origin_text(hardware), hardware.description));
+  }
+  return text;
 }
 
 }  // namespace orthant

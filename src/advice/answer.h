@@ -1,5 +1,5 @@
-// The first lines of a plan on given hardware: how long a step takes and what takes the time, whether the run fits the
-// devices, and the cheapest change if it does not.
+// The first lines of a plan: how long a step takes and what takes the time, whether the run fits the devices, the fastest
+// change that does if it does not, and the bytes sent.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan);
 /// A time of the plan's timeline as text: in milliseconds, or without a unit if the hardware is not known.
 std::string timeline_text(const Plan& plan, double time);
 
-/// Returns the answer as text; empty if the hardware is not known.
+/// Returns the answer as text. Without hardware it has no times, and does not say whether the run fits.
 std::string explain_answer(const Plan& plan);
 
 }  // namespace orthant

@@ -10,7 +10,7 @@
 
 #include "advice/alternatives.h"
 #include "advice/answer.h"
-#include "advice/layer_choices.h"
+#include "advice/layouts.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
@@ -243,15 +243,14 @@ std::string explain_data_shards(const Plan& plan) {
   return text_table(rows);
 }
 
-}  // namespace
-
-std::string explain(const Plan& plan) {
+// Describes the run: model, batch, attention, loss, update and layout.
+std::string explain_run(const Plan& plan) {
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;
-  std::string out = explain_answer(plan);
-  out += fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
-                     grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
-                     a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
+  std::string out =
+      fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
+                  grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
+                  a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
   out +=
       fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
                   counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
@@ -264,71 +263,85 @@ std::string explain(const Plan& plan) {
                      : plan.schedule.rows.size() > 1 ? "; every rank holds all parameters of its stages"
                                                      : "; every rank holds all parameters",
                      split);
-  out += explain_sharded_states(plan);
-  if (plan.config.run.device == "cuda") {
-    out += "device   CUDA; the plan counts tensors, not the context, NCCL's buffers and the allocator's rounding\n";
+  return out + explain_sharded_states(plan);
+}
+
+std::string memory_section(const Plan& plan) {
+  std::string out = "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" + explain_memory(plan);
+  if (offloads(plan.config)) out += "  on host: offloaded to host memory; copied: to and from the host in a step\n";
+  if (const std::string choices = explain_zero_choices(plan); !choices.empty()) {
+    out += "\nstages of ZeRO: bytes that a rank keeps between steps, holds at the peak, and sends per step for weights "
+           "and gradients\n" +
+           choices;
   }
-  out += "\ndata shards of a step\n" + explain_data_shards(plan);
+  return out + "\nrecomputation: operations of each block that backward runs again, [activation_checkpoint]\n" +
+         explain_recomputation_choices(plan);
+}
+
+std::string schedule_section(const Plan& plan) {
+  std::string out = "\ndata shards of a step\n" + explain_data_shards(plan);
   if (plan.schedule.rows.size() == 1) {
     const char* gathers = plan.shards_weights() ? "; UNSHARD gathers weights, RESHARD frees them" : "";
-    out += fmt::format(
+    return out +
+           fmt::format(
                "\nschedule of a rank: stage, Action (F forward, B backward, REDUCE_GRAD{}), microbatch or bucket\n",
                gathers) +
            explain_rows(plan.schedule.rows[0]);
-  } else {
-    out += fmt::format(
-        "\nschedule {}, drawn with passes of equal length\n"
-        "  stage, pass (F forward, B backward; I computes the gradient of its input, W that of its weights{}), "
-        "microbatch\n{}",
-        schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   }
+  out += fmt::format(
+      "\nschedule {}, drawn with passes of equal length\n"
+      "  stage, pass (F forward, B backward; I computes the gradient of its input, W that of its weights{}), "
+      "microbatch\n{}",
+      schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
-    out +=
-        fmt::format("\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
-                    plan.schedule.rows.size(), choices);
+    out += fmt::format(
+        "\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
+        plan.schedule.rows.size(), choices);
   }
   if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
     out +=
         fmt::format("\nplacements of the vocabulary layers on {} pipeline ranks: parallelism.vocabulary_parallel\n{}",
                     plan.schedule.rows.size(), choices);
   }
-  if (const std::string choices = explain_zero_choices(plan); !choices.empty()) {
-    out += "\nstages of ZeRO: bytes that a rank keeps between steps, holds at the peak, and sends per step for weights "
-           "and gradients\n" +
-           choices;
-  }
-  out += "\nrecomputation: operations of each block that backward runs again, [activation_checkpoint]\n" +
-         explain_recomputation_choices(plan);
-  out += "\ncommunication per step\n" + explain_communication(plan);
-  if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
-    out += fmt::format(
-        "\nlayouts of one layer on {}: bytes that a rank sends per step, holds, and keeps of a microbatch\n{}",
-        counted(plan.mesh.size(), "rank"), choices);
-    if (offloads(plan.config)) out += "  These numbers are without offloading.\n";
+  return out;
+}
+
+std::string layouts_section(const Plan& plan) {
+  std::string out;
+  if (const std::string layouts = explain_layouts(plan); !layouts.empty()) {
+    out += fmt::format("\nlayouts of {}, per rank and step\n{}", counted(plan.mesh.size(), "rank"), layouts);
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
     out +=
         fmt::format("\nall tensor meshes of {}, per rank and step\n{}", counted(plan.tensor.ranks(), "rank"), choices);
   }
-  out += "\npeak memory of a rank's tensors (the process with libtorch needs more)\n" + explain_memory(plan);
-  if (const double limit = plan.config.run.memory_gib_per_rank; limit > 0) {
-    out += fmt::format("  fits: {} of {:g} GiB (run.memory_gib_per_rank)\n",
-                       format_bytes(static_cast<double>(plan.largest_memory_bytes())), limit);
+  std::vector<Alternative> rows = alternatives_to(plan);
+  rows.insert(rows.begin(), alternative("as planned", plan));
+  return out + "\nalternatives\n" + alternatives_table(plan, "change", rows);
+}
+
+}  // namespace
+
+Sections Sections::named(const std::vector<std::string>& names) {
+  Sections sections;
+  for (const std::string& name : names) {
+    if (name == "all") return all();
+    ORTHANT_CHECK(name == "memory" || name == "communication" || name == "schedule" || name == "layouts", name);
+    (name == "memory"          ? sections.memory
+     : name == "communication" ? sections.communication
+     : name == "schedule"      ? sections.schedule
+                               : sections.layouts) = true;
   }
-  if (offloads(plan.config)) out += "  on host: offloaded to host memory; copied: to and from the host in a step\n";
-  out += "\nalternatives\n";
-  std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", "step", ""}};
-  const auto step = [](double seconds) { return seconds > 0 ? fmt::format("{:.4g} s", seconds) : ""; };
-  rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),
-                  grouped(plan.largest_communication_bytes()), step(plan.step_time ? plan.step_time->seconds : 0), ""});
-  for (const Alternative& other : alternatives_to(plan)) {
-    rows.push_back({other.change, format_bytes(static_cast<double>(other.memory_bytes)),
-                    grouped(other.communication_bytes), step(other.step_seconds), other.remark});
-  }
-  if (!plan.step_time) {
-    for (auto& row : rows) row.erase(row.end() - 2);
-  }
-  return out + text_table(rows);
+  return sections;
+}
+
+std::string explain(const Plan& plan, const Sections& sections) {
+  std::string out = explain_answer(plan) + explain_run(plan);
+  if (sections.memory) out += memory_section(plan);
+  if (sections.communication) out += "\ncommunication per step\n" + explain_communication(plan);
+  if (sections.schedule) out += schedule_section(plan);
+  if (sections.layouts) out += layouts_section(plan);
+  return out;
 }
 
 }  // namespace orthant

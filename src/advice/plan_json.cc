@@ -6,7 +6,7 @@
 
 #include "advice/alternatives.h"
 #include "advice/answer.h"
-#include "advice/layer_choices.h"
+#include "advice/layouts.h"
 #include "advice/memory_limit.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
@@ -98,6 +98,9 @@ void add_schedule(Json& out, const Plan& plan) {
                      {"own_bubble", max_rank_bubble(plan.timeline)},
                      {"busy", plan.timeline.busy},
                      {"peak_live_passes", plan.timeline.peak_in_flight}};
+}
+
+void add_schedule_choices(Json& out, const Plan& plan) {
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
     out["schedule_choices"].push_back({{"schedule", choice.name},
@@ -154,27 +157,18 @@ void add_recomputation_choices(Json& out, const Plan& plan) {
   }
 }
 
-void add_choices(Json& out, const Plan& plan) {
-  out["layer_choices"] = Json::array();
-  const auto choices = layer_choices(plan);
-  const bool timed = plan.facts.links.known();
-  for (const auto& choice : choices) {
-    out["layer_choices"].push_back(
-        {{"layout", choice.name},
-         {"data", choice.data},
-         {"ulysses", choice.sequence.ulysses},
-         {"ring", choice.sequence.ring},
-         {"parameter_bytes", choice.parameter_bytes},
-         {"activation_bytes", choice.activation_bytes},
-         {"state_bytes", choice.state_bytes},
-         {"kept_bytes", choice.saved_bytes},
-         {"refusal", choice.remark},
-         {"chosen", choice.chosen},
-         {"sends_least", &choice == &sends_least(choices)},
-         {"seconds", timed && choice.shards_batch_or_sequences() ? Json(choice.seconds) : Json()},
-         {"fastest", timed && &choice == &fastest(choices)},
-         {"holds_least", &choice == &holds_least(choices)}});
-  }
+Json alternative_json(const Alternative& other, const std::string& name) {
+  return {{name, other.change},
+          {"memory_bytes", other.memory_bytes},
+          {"communication_bytes", other.communication_bytes},
+          {"step_seconds", other.step_seconds},
+          {"remark", other.remark},
+          {"refusal", other.refusal}};
+}
+
+void add_layouts(Json& out, const Plan& plan) {
+  out["layouts"] = Json::array();
+  for (const Alternative& layout : other_layouts(plan)) out["layouts"].push_back(alternative_json(layout, "layout"));
   const std::vector<TensorChoice> meshes = tensor_choices(plan);
   out["tensor_elements_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
   out["tensor_choices"] = Json::array();
@@ -195,11 +189,13 @@ void add_choices(Json& out, const Plan& plan) {
                                      {"sends_least", &choice == least},
                                      {"chosen", choice.chosen}});
   }
+  out["alternatives"] = Json::array();
+  for (const Alternative& other : alternatives_to(plan)) out["alternatives"].push_back(alternative_json(other, "change"));
 }
 
 }  // namespace
 
-std::string plan_json(const Plan& plan) {
+std::string plan_json(const Plan& plan, const Sections& sections) {
   Json out;
   out["version"] = 1;
   add_answer(out, plan);
@@ -229,17 +225,10 @@ std::string plan_json(const Plan& plan) {
                                     {"bytes_per_step", entry.bytes_per_rank}});
   }
   add_schedule(out, plan);
-  add_zero_choices(out, plan);
-  add_recomputation_choices(out, plan);
-  add_choices(out, plan);
-  out["alternatives"] = Json::array();
-  for (const Alternative& other : alternatives_to(plan)) {
-    out["alternatives"].push_back({{"change", other.change},
-                                   {"memory_bytes", other.memory_bytes},
-                                   {"communication_bytes", other.communication_bytes},
-                                   {"step_seconds", other.step_seconds},
-                                   {"remark", other.remark}});
-  }
+  if (sections.schedule) add_schedule_choices(out, plan);
+  if (sections.memory) add_zero_choices(out, plan);
+  if (sections.memory) add_recomputation_choices(out, plan);
+  if (sections.layouts) add_layouts(out, plan);
   return out.dump(2) + "\n";
 }
 

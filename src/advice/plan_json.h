@@ -1,13 +1,15 @@
-// Writes a Plan and its alternatives as JSON.
+// Writes a Plan as JSON.
 #pragma once
 
 #include <string>
 
-#include "plan/plan.h"
+#include "advice/explain.h"
 
 namespace orthant {
 
-/// Returns the plan as JSON, with the fields documented for `orthant plan --json`.
-std::string plan_json(const Plan& plan);
+/// Returns the plan as JSON, with the fields that docs/plan-json.md documents. Sections add comparisons with other
+/// plans: memory zero_choices and recomputation_choices, schedule schedule_choices and vocabulary_choices, layouts
+/// layouts, tensor_choices and alternatives.
+std::string plan_json(const Plan& plan, const Sections& sections);
 
 }  // namespace orthant

@@ -62,6 +62,10 @@ void define_plan(CLI::App& app, Command& command) {
       ->type_name("PATH")
       ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");
+  app.add_option("--show", arguments.show, "more: memory, communication, schedule, layouts, or all; lists have commas")
+      ->type_name("NAMES")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"memory", "communication", "schedule", "layouts", "all"}));
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
   app.add_option("--hardware", arguments.hardware,
                  "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
@@ -79,26 +83,6 @@ void define_plan(CLI::App& app, Command& command) {
   setting("--ranks", "run.ranks");
   setting("--seq-len", "training.seq_len");
   setting("--global-batch", "training.global_batch_size");
-  // Rates outside this range would give times that are not finite.
-  const auto rate = number([](double value) { return value >= 1e-9 && value <= 1e15; }, "from 1e-9 to 1e15");
-  auto* inner = app.add_option("--inner-gbit", arguments.inner_gbit,
-                               "rate of a rank to others of its host, in Gbit/s; the plan then shows times")
-                    ->type_name("G")
-                    ->check(rate);
-  auto* outer = app.add_option("--outer-gbit", arguments.outer_gbit,
-                               "rate of a host to other hosts, in Gbit/s, for all its ranks together")
-                    ->type_name("G")
-                    ->check(rate)
-                    ->needs(inner);
-  inner->needs(outer);
-  app.add_option("--ranks-per-host", arguments.ranks_per_host, "number of consecutive ranks on one host; default: all")
-      ->type_name("N")
-      ->check(whole_number(1, INT32_MAX))
-      ->needs(inner);
-  app.add_option("--gflops", arguments.gflops, "speed of a rank in attention, in 10^9 operations/s; default: unlimited")
-      ->type_name("G")
-      ->check(rate)
-      ->needs(inner);
 }
 
 void define_verify(CLI::App& app, Command& command) {

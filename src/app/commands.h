@@ -29,9 +29,7 @@ struct PlanArguments : RunFileArguments {
   std::string hardware;  // a shipped profile or a TOML file; empty: h100-8x for CUDA devices, none for CPUs
   bool search = false;   // search the layouts instead of planning the given one
   std::string write;     // file for the run file of the best layout of the search; empty: none
-  // The machines to plan for; 0: not given.
-  int ranks_per_host = 0;
-  double inner_gbit = 0, outer_gbit = 0, gflops = 0;
+  std::vector<std::string> show;  // names of sections; empty: none, with --json all
 };
 
 struct VerifyArguments : RunFileArguments {

@@ -2,7 +2,6 @@
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
 #include "advice/explain.h"
-#include "advice/layer_choices.h"
 #include "advice/layout_search.h"
 #include "advice/plan_json.h"
 #include "app/command_line.h"
@@ -20,14 +19,6 @@
 
 namespace orthant {
 namespace {
-
-Links links_of(const PlanArguments& arguments) {
-  constexpr double kBytesOfGbit = 1e9 / 8;
-  return {.ranks_per_host = arguments.ranks_per_host,
-          .inner_bytes_per_s = arguments.inner_gbit * kBytesOfGbit,
-          .outer_bytes_per_s = arguments.outer_gbit * kBytesOfGbit,
-          .flops_per_s = arguments.gflops * 1e9};
-}
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
   errno = 0;
@@ -74,17 +65,15 @@ int plan(const PlanArguments& arguments) {
   }
   RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
                                         : facts_of_model(config);
-  facts.links = links_of(arguments);
   const std::string hardware =
       arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
   if (!hardware.empty()) facts.hardware = std::make_shared<const Hardware>(load_hardware(hardware));
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
-  std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
-  if (facts.links.known() && layer_choices(the_plan).empty()) {
-    fmt::print(stderr,
-               "warning: --inner-gbit and --outer-gbit have no effect here: times of a layer are estimated for "
-               "sequence and data parallelism only, not for tensor meshes and pipelines\n");
+  const Sections sections = arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
+  std::fputs((arguments.json ? plan_json(the_plan, sections) : explain(the_plan, sections)).c_str(), stdout);
+  if (!arguments.json && arguments.show.empty()) {
+    std::fputs("\nmore with --show: memory, communication, schedule, layouts, or all\n", stdout);
   }
   // Too little memory is only a warning here, because the plan may be for other machines.
   const bool is_for_cpus = config.run.device == "cpu";

@@ -52,7 +52,7 @@ std::string sample_command(const TrainArguments& arguments, const Config& config
 void write_run_folder(const Plan& plan) {
   const std::string& folder = plan.config.job.dump_folder;
   write_file(folder + "/config.toml", print_config(plan.config));
-  write_file(folder + "/plan.json", plan_json(plan));
+  write_file(folder + "/plan.json", plan_json(plan, {}));
   write_file(folder + "/schedule.svg", planned_svg(plan));
 }
 
@@ -271,7 +271,7 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
   if (arguments.resume) options.resume_from = validate_checkpoint_to_resume(plan);
   const TrainingData data = open_run_data(plan.config, make_progress_callback("tokenizing"));
   std::fputs(banner(make_banner(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
-  std::fputs(explain(plan).c_str(), stdout);
+  std::fputs(explain(plan, {}).c_str(), stdout);
   return kDone;
 }
 

@@ -16,7 +16,6 @@
 #include "parallel/data/zero_plan.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/tensor/traffic_plan.h"
-#include "plan/links.h"
 
 namespace orthant {
 
@@ -24,7 +23,6 @@ namespace orthant {
 struct RunFacts {
   int ranks = 1;
   int64_t vocab_size = 0;  // of the tokenizer
-  Links links = {};        // to estimate times as well as bytes; may be unknown
   std::shared_ptr<const Hardware> hardware = {};  // to compute seconds; may be null
 };
 

@@ -19,7 +19,7 @@ std::string states_line(const Words& keys) {
   Words all = {"parallelism.tensor_parallel_degree=2", "training.global_batch_size=16"};
   all.insert(all.end(), keys.begin(), keys.end());
   const std::string text =
-      explain(advised_plan(parse_config("", "run.toml", all), {.ranks = 16, .vocab_size = 257}));
+      explain(advised_plan(parse_config("", "run.toml", all), {.ranks = 16, .vocab_size = 257}), {});
   const size_t begin = text.find("\nstates ");
   return begin == text.npos ? "" : text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
 }

@@ -49,8 +49,8 @@ TEST(Explain, SaysWhatATokenSees) {
     const Config config = parse_config("", "run.toml", keys);
     check_with_advice(config);
     const Plan plan = advised_plan(config, {.ranks = 2, .vocab_size = 257});
-    EXPECT_TRUE(says(explain(plan), {fmt::format("\nattends  {}\n", line)}));
-    EXPECT_EQ(Json::parse(plan_json(plan))["attention"], want) << line;
+    EXPECT_TRUE(says(explain(plan, Sections::all()), {fmt::format("\nattends  {}\n", line)}));
+    EXPECT_EQ(Json::parse(plan_json(plan, Sections::all()))["attention"], want) << line;
   }
 }
 
@@ -58,19 +58,20 @@ TEST(Explain, SaysWhatTheLossIsWhereItIsNoPlainOne) {
   const auto plan_of = [](const std::vector<std::string>& keys) {
     return advised_plan(parse_config("", "run.toml", keys), {.ranks = 2, .vocab_size = 257});
   };
-  EXPECT_EQ(explain(plan_of({})).find("\nloss "), std::string::npos);
+  EXPECT_EQ(explain(plan_of({}), Sections::all()).find("\nloss "), std::string::npos);
   const Plan plan =
       plan_of({"model.final_logit_softcapping=30", "training.label_smoothing=0.1", "training.z_loss=0.0001"});
-  EXPECT_TRUE(says(explain(plan), {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
+  EXPECT_TRUE(says(explain(plan, Sections::all()), {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
                                    "each label spread evenly; in training 0.0001 of the squared log-sum-exp added\n"}));
   const Json want = {{"final_logit_softcapping", 30.0}, {"label_smoothing", 0.1}, {"z_loss", 0.0001}};
-  EXPECT_EQ(Json::parse(plan_json(plan))["loss"], want);
+  EXPECT_EQ(Json::parse(plan_json(plan, Sections::all()))["loss"], want);
 }
 
 // With 18 tokens over ulysses 2 x ring 2 in zigzag, ranks alternately hold 5 and 4 tokens.
 TEST(Explain, NamesTheRanksThatHoldTheSame) {
   const auto text = [](const std::vector<std::string>& keys, int ranks) {
-    return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+    return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}),
+                   Sections::all());
   };
   const std::string ulysses = "parallelism.context_parallel_ulysses=2", ring = "parallelism.context_parallel_ring=2";
   const std::string uneven = text({"training.seq_len=18", ulysses, ring}, 4);
@@ -80,16 +81,31 @@ TEST(Explain, NamesTheRanksThatHoldTheSame) {
   EXPECT_TRUE(says(text({"training.seq_len=18", ulysses, ring}, 64), {"\n  0, 2, 4, 6, 8, 10, ..., 62 (32)  "}));
 }
 
-TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
-  const auto text = [](const std::vector<std::string>& keys, int ranks) {
-    return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+TEST(Explain, ShowsOnlyTheSectionsThatAreAskedFor) {
+  const Plan plan = advised_plan(parse_config("", "run.toml", {"parallelism.pipeline_parallel_degree=2"}),
+                                 {.ranks = 2, .vocab_size = 257});
+  const auto titles = [&](const std::vector<std::string>& names) {
+    const std::string text = explain(plan, Sections::named(names));
+    std::vector<std::string> found;
+    for (const char* title : {"\npeak memory of a rank's tensors", "\ncommunication per step", "\nschedule 1f1b",
+                              "\nlayouts of 2 ranks", "\nalternatives"}) {
+      if (text.find(title) != std::string::npos) found.emplace_back(title + 1);
+    }
+    EXPECT_TRUE(says(text, {"memory   rank ", "mesh     pipeline 2"}));
+    return found.size();
   };
-  const std::vector<std::string> linformer = {"model.objective=masked", "model.linformer_length=8"};
-  const std::string title = "layouts of one layer on ";
-  EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: Linformer computes another function"}));
-  EXPECT_EQ(text(linformer, 1).find(title), std::string::npos);
-  EXPECT_TRUE(says(text({}, 2), {title, "sends least"}));
-  EXPECT_EQ(text({}, 2).find("not compared"), std::string::npos);
+  EXPECT_EQ(titles({}), 0U);
+  EXPECT_EQ(titles({"memory"}), 1U);
+  EXPECT_EQ(titles({"communication", "schedule"}), 2U);
+  EXPECT_EQ(titles({"layouts"}), 2U);
+  EXPECT_EQ(titles({"all"}), 5U);
+  EXPECT_LT(explain(plan, {}).size(), 2000U);  // one screen
+  const Json all = Json::parse(plan_json(plan, Sections::all())), least = Json::parse(plan_json(plan, {}));
+  for (const char* field : {"layouts", "tensor_choices", "alternatives", "schedule_choices", "vocabulary_choices",
+                            "zero_choices", "recomputation_choices"}) {
+    EXPECT_TRUE(all.contains(field)) << field;
+    EXPECT_FALSE(least.contains(field)) << field;
+  }
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "advice/advised_plan.h"
-#include "advice/layer_choices.h"
 #include "mesh/collective.h"
 
 namespace orthant::published_costs_test {
@@ -70,21 +71,50 @@ TEST(PublishedCosts, OfRingSelfAttentionForBertBase) {
     EXPECT_EQ(4 * bytes_sent(mesh, sum, partial, stream, kElement, rank), kElement * 150'994'944);
 }
 
-// The same in a plan's table: the rows of both ways are equal if the run file asks for the paper's form.
+// The same in plans of whole runs: ring self-attention sends as much as tensor parallelism if the run file asks for the
+// paper's form.
 TEST(PublishedCosts, OfRingSelfAttentionEqualThoseOfTensorParallelism) {
+  const auto sent = [](const std::vector<std::string>& keys, const std::string& what) {
+    const Plan plan = base_plan(keys);
+    int64_t bytes = 0;
+    for (const CommunicationEntry& entry : plan.communication) {
+      if (entry.what.starts_with(what)) bytes += std::ranges::max(entry.bytes_per_rank);
+    }
+    return bytes / plan.architecture.num_hidden_layers;
+  };
   auto keys = kSelfAttention;
   keys.push_back("parallelism.context_parallel_reduction=all_reduce");
-  int rows = 0;
-  for (const LayerChoice& choice : layer_choices(base_plan(keys))) {
-    if (choice.name != "tensor 4" && !choice.chosen) continue;
-    EXPECT_EQ(choice.activation_bytes, kElement * 150'994'944) << choice.name;
-    ++rows;
-  }
-  EXPECT_EQ(rows, 2);
-  for (const LayerChoice& choice : layer_choices(base_plan(kSelfAttention))) {
-    if (!choice.chosen) continue;
-    EXPECT_EQ(choice.activation_bytes, kElement * 150'994'944 / 8 * 6);
-  }
+  EXPECT_EQ(sent(keys, "attention"), kElement * 150'994'944);
+  EXPECT_EQ(sent({"parallelism.tensor_parallel_degree=4", "parallelism.tensor_parallel_sequence=false"},
+                 "activations, blocks"),
+            kElement * 150'994'944);
+  EXPECT_EQ(sent(kSelfAttention, "attention"), kElement * 150'994'944 / 8 * 6);
+}
+
+// The shapes of Llama-3-8B on eight ranks with one sequence of 65,536 tokens, as in table 2 of Fang and Zhao (2024),
+// except that the gradients take one ring step fewer.
+TEST(PublishedCosts, OfUnifiedSequenceParallelismForLlama8B) {
+  const auto sent = [](const std::vector<std::string>& more) {
+    std::vector<std::string> keys = {"model.hidden_size=4096",      "model.intermediate_size=14336",
+                                     "model.num_hidden_layers=32",  "model.num_attention_heads=32",
+                                     "model.num_key_value_heads=8", "model.max_position_embeddings=65536",
+                                     "training.seq_len=65536",      "training.global_batch_size=1",
+                                     "training.local_batch_size=1", "training.dtype=bfloat16"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    const Plan plan = advised_plan(parse_config("", "run.toml", keys), {.ranks = 8, .vocab_size = 257});
+    int64_t bytes = 0;
+    for (const CommunicationEntry& entry : plan.communication) {
+      if (entry.kind == CommunicationKind::other && entry.axis != "ulysses+ring") {
+        bytes += std::ranges::max(entry.bytes_per_rank);
+      }
+    }
+    return bytes / 32;
+  };
+  const std::string ulysses = "parallelism.context_parallel_ulysses=", ring = "parallelism.context_parallel_ring=";
+  EXPECT_EQ(sent({ulysses + "8"}), 293'601'280);
+  EXPECT_EQ(sent({ulysses + "4", ring + "2"}), 2 * 125'829'120 + 2 * 33'554'432 + 134'217'728 / 2);
+  EXPECT_EQ(sent({ulysses + "2", ring + "4"}), 2 * 83'886'080 + 2 * 100'663'296 + 268'435'456 / 4 * 3);
+  EXPECT_EQ(sent({ring + "8"}), 2 * 234'881'024 + 536'870'912 / 8 * 7);
 }
 
 // Ring Self-Attention, check 11 and table 2: 16AZH + 4BLZA/N + BZLL/N + BLH/N elements, with the optimizer state of

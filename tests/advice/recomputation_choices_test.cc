@@ -135,7 +135,7 @@ TEST(RecomputationChoices, AreOfferedWhereAPlanDoesNotFit) {
 TEST(RecomputationChoices, AreATableAndAPartOfThePlanFile) {
   const int64_t least = named(recomputation_choices(plan_of(1)), "norms + swiglu").memory_bytes;
   const Plan plan = plan_of(1, {"activation_checkpoint.mode=full", limit(least)});
-  const std::string text = explain(plan);
+  const std::string text = explain(plan, Sections::all());
   EXPECT_TRUE(says(text, {"recomputation: "}));
   const auto row = [&](const std::string& name) {
     for (const std::string& line : split(explain_recomputation_choices(plan), '\n')) {
@@ -146,8 +146,8 @@ TEST(RecomputationChoices, AreATableAndAPartOfThePlanFile) {
   EXPECT_TRUE(says(row("norms + swiglu"), {"0.0 %", "recommended"})) << row("norms + swiglu");
   EXPECT_TRUE(says(row("full"), {"as planned"})) << row("full");
   EXPECT_TRUE(says(row("none"), {"does not fit"})) << row("none");
-  EXPECT_TRUE(says(plan_json(plan), {"recomputation_choices"}));
-  EXPECT_TRUE(says(explain(plan_of(1)), {"memory_gib_per_rank = 0 sets no limit"}));
+  EXPECT_TRUE(says(plan_json(plan, Sections::all()), {"recomputation_choices"}));
+  EXPECT_TRUE(says(explain(plan_of(1), Sections::all()), {"memory_gib_per_rank = 0 sets no limit"});
 }
 
 }  // namespace

@@ -57,24 +57,12 @@ TEST(CommandLine, PlansAModelOnHardware) {
   EXPECT_NE(error_of({"plan", "--hf", "model", "--hardware", ""}).find("is empty"), std::string::npos);
 }
 
-TEST(CommandLine, InvalidMachineRatesAreRefused) {
-  const std::vector<std::pair<std::string, std::string>> rates = {
-      {"--inner-gbit", "10"}, {"--outer-gbit", "40"}, {"--gflops", "100"}, {"--ranks-per-host", "2"}};
-  const auto with = [&](const std::string& option, const std::string& value) {
-    Words words = {"plan", "run.toml"};
-    for (const auto& [name, number] : rates) words.push_back(name + "=" + (name == option ? value : number));
-    return words;
-  };
-  const auto plan = std::get<PlanArguments>(parse_command_line(with("", "")));
-  EXPECT_EQ(std::vector({plan.inner_gbit, plan.outer_gbit, plan.gflops}), (std::vector{10.0, 40.0, 100.0}));
-  EXPECT_EQ(plan.ranks_per_host, 2);
-  for (const auto& [option, good] : rates) {
-    for (const char* value : {"nan", "inf", "-inf", "-1", "0", "1e-320", "1e308", "9223372036854775807", "ten"}) {
-      EXPECT_NE(error_of(with(option, value)).find(std::string(value) + " must be a "), std::string::npos)
-          << option << ": " << error_of(with(option, value));
-    }
-    EXPECT_NE(error_of({"plan", "run.toml", option, good}).find(option + " requires --"), std::string::npos) << option;
-  }
+TEST(CommandLine, PlanShowsNamedSections) {
+  const auto plan = std::get<PlanArguments>(parse_command_line({"plan", "--show", "memory,layouts", "run.toml"}));
+  EXPECT_EQ(plan.show, (Words{"memory", "layouts"}));
+  EXPECT_EQ(plan.run_file, "run.toml");
+  EXPECT_NE(error_of({"plan", "run.toml", "--show", "memroy"}).find("memroy"), std::string::npos);
+  EXPECT_NE(error_of({"plan", "run.toml", "--write", "a.toml"}).find("--write requires --search"), std::string::npos);
 }
 
 TEST(CommandLine, TheOtherCommands) {

@@ -197,7 +197,7 @@ TEST(ScheduleChoices, SayWhatElseTheyChange) {
     EXPECT_EQ(choice.otherwise, choice.chosen ? "" : stages + " and " + layers) << choice.name;
   for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "zb_v", {kLayers + "-1"})))
     EXPECT_EQ(choice.otherwise, "") << choice.name;
-  EXPECT_TRUE(says(explain(plan_of(4, "gpipe", by_hand)), {"half of 1F1B's activations; with", layers}));
+  EXPECT_TRUE(says(explain(plan_of(4, "gpipe", by_hand), Sections::all()), {"half of 1F1B's activations; with", layers}));
   Words limited = by_hand;
   limited.emplace_back("run.memory_gib_per_rank=0.021");
   EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(4, "gpipe", limited); }),
@@ -222,7 +222,7 @@ TEST(ScheduleChoices, ThatFitAreOfferedWhereTheRunFilesDoesNot) {
 
 TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
   const Plan plan = plan_of(2, "1f1b", {"training.global_batch_size=3"});
-  const std::string text = explain(plan);
+  const std::string text = explain(plan, Sections::all());
   EXPECT_TRUE(says(text, {"rank 0 | 0F0 0F1 .   0B0 0F2 0B1 .   0B2\n",  //
                           "rank 1 | .   1F0 1B0 1F1 1B1 1F2 1B2\n"}))
       << text;
@@ -230,7 +230,7 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
                           fmt::format("bubble {:.1f} % of the row", 100 * plan.timeline.bubble), "v_half",
                           "as planned", "two stages a rank, half of 1F1B's activations"}))
       << text;
-  const auto json = nlohmann::json::parse(plan_json(plan));
+  const auto json = nlohmann::json::parse(plan_json(plan, Sections::all()));
   EXPECT_EQ(json["schedule"]["name"], "1f1b");
   EXPECT_EQ(json["schedule"]["stages"][1]["first_layer"], 8);
   EXPECT_EQ(json["timeline"]["own_bubble"], max_rank_bubble(plan.timeline));
@@ -245,7 +245,7 @@ TEST(PipelinePlan, OfManyRanksIsThereAtOnce) {
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_EQ(plan.timeline.peak_in_flight[0], 64);
   EXPECT_LT(seconds, 1) << "planned";
-  EXPECT_LT(explain(plan).size(), 40'000u);  // with all other schedules
+  EXPECT_LT(explain(plan, Sections::all()).size(), 40'000u);  // with all other schedules
 }
 
 }  // namespace

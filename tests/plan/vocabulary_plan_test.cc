@@ -278,10 +278,10 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   // If the vocabulary is small, extra warm-up microbatches gain nothing.
   const Plan small = plan_of(4, "none", {"model.vocab_size=300", "model.num_hidden_layers=16"});
   EXPECT_NE(recommended(vocabulary_choices(small), small)->name, "naive");
-  const std::string text = explain(plan);
+  const std::string text = explain(plan, Sections::all());
   EXPECT_TRUE(says(text, {"placements of the vocabulary layers on 4 pipeline ranks", "as planned", "recommended",
                           "1/4 of embedding and head", "output layer, sharded over the pipeline"}));
-  const auto json = nlohmann::json::parse(plan_json(plan));
+  const auto json = nlohmann::json::parse(plan_json(plan, Sections::all()));
   EXPECT_EQ(json["vocabulary_choices"].size(), 6u);
   for (const auto& choice : json["vocabulary_choices"]) {
     EXPECT_EQ(choice["recommended"], choice["vocabulary_parallel"] == "algorithm_2");

@@ -101,15 +101,11 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(*settings), 2, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
-    def test_link_rates_without_effect(self):
-        for settings, *parts in (
-                (["--inner-gbit", "10"], "--inner-gbit requires --outer-gbit"),
-                (["--outer-gbit", "10"], "--outer-gbit requires --inner-gbit"),
-                (["--gflops", "100"], "--gflops requires --inner-gbit"),
-                (["--ranks-per-host", "2"], "--ranks-per-host requires --inner-gbit"),
-                (["--inner-gbit", "nan", "--outer-gbit", "10"], "--inner-gbit", "nan must be a number")):
-            with self.subTest(settings):
-                self.assert_says(self.orthant("plan", "run.toml", *settings), 2, *parts, "usage:")
+    def test_search_without_hardware(self):
+        self.assert_says(self.orthant("plan", "run.toml", "--search"), 2, "--search requires --hardware", "help:")
+        self.assert_says(self.orthant("plan", "run.toml", "--hardware", "h100"), 1, "h100-8x")
+        (self.folder / "machine.toml").write_text("[device]\nper_host = -1\n")
+        self.assert_says(self.orthant("plan", "run.toml", "--search", "--hardware", "machine.toml"), 1, "machine.toml")
 
     def test_same_error_under_launcher(self):
         self.append("training", "seq_length = 64")

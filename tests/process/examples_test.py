@@ -14,7 +14,7 @@ class Examples(ProcessTest):
         self.assertTrue(EXAMPLES)
         for example in EXAMPLES:
             with self.subTest(example.name):
-                plan = self.orthant("plan", example)
+                plan = self.orthant("plan", example, "--show", "all")
                 self.assertEqual(plan.code, 0, plan)
                 if example.stem == "pipeline":
                     self.assertGreater(self.check_page(plan, "all schedules for "), 4)
