@@ -83,13 +83,23 @@ std::string time_text(const Plan& plan) {
   return join(parts, ", ");
 }
 
-// The bytes of a rank's tensors by kind, the largest first. Parts below 1 % are left out.
-std::string parts_text(const MemoryBytes& memory) {
-  std::vector<std::pair<int64_t, const char*>> parts = {{memory.parameters, "weights"},
+// What takes a rank's memory at the peak, the largest first. Parts below 1 % are left out.
+std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
+  std::vector<std::pair<int64_t, std::string>> parts = {{memory.parameters, "weights"},
                                                         {memory.gradients, "gradients"},
-                                                        {memory.optimizer, "optimizer state"},
-                                                        {memory.activations, "activations"},
-                                                        {memory.working, "messages and temporaries"}};
+                                                        {memory.optimizer, "optimizer state"}};
+  if (memory.peak) {
+    const auto& [kind, stage, number] = *memory.peak;
+    const bool has_logits = kind == ActionKind::S || (kind == ActionKind::F && plan.vocabulary.empty() &&
+                                                      plan.stages[static_cast<size_t>(stage)].last);
+    parts.insert(parts.end(), {{memory.at_peak.activations, "activations"},
+                               {memory.at_peak.messages, "messages"},
+                               {memory.at_peak.partial_sums, "partial sums of gradients"},
+                               {memory.at_peak.units, "weights and gradients of sharded units"},
+                               {memory.at_peak.temporaries, has_logits ? "logits and other temporaries" : "temporaries"}});
+  } else {
+    parts.emplace_back(memory.activations + memory.working, "temporaries of the update");
+  }
   std::ranges::sort(parts, std::greater());
   std::vector<std::string> texts;
   for (const auto& [bytes, name] : parts) {
@@ -106,7 +116,7 @@ std::string memory_text(const Plan& plan) {
   const std::string needs =
       fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
                   memory.peak ? "at " + to_string(*memory.peak) : "in the update");
-  const std::string parts = ": " + parts_text(memory);
+  const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
   const std::string spare = format_bytes(std::abs(static_cast<double>(fit.spare_bytes())));

@@ -60,12 +60,13 @@ std::string explain_memory(const Plan& plan) {
                                m.host_copies}) {
       texts.push_back(format_bytes(static_cast<double>(part)));
     }
+    texts.insert(texts.begin() + 1, m.peak ? to_string(*m.peak) : "update");
     const auto [position, is_new] = positions.try_emplace(texts, groups.size());
     if (is_new) groups.emplace_back(std::move(texts), std::vector<int>());
     groups[position->second].second.push_back(rank);
   }
   std::vector<std::vector<std::string>> rows = {
-      {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
+      {"ranks", "total", "peak at", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
   for (auto& [texts, ranks] : groups) {
     std::ranges::sort(ranks);
     rows.push_back({rank_list(ranks)});

@@ -75,6 +75,11 @@ void check_heads(const Config& config) {
            fmt::format("must be a multiple of 2 x {}, {}", config.locate("model.num_attention_heads"), kPairs),
            {"model.num_attention_heads", "model.head_dim"}, even_widths);
   }
+  if (model.qkv_bias && model.attention_bias) {
+    refuse(config, "model.qkv_bias",
+           fmt::format("must be false with {}, which includes these biases", config.locate("model.attention_bias")),
+           {"model.attention_bias"});
+  }
   const double low = model.rope_scaling_low_freq_factor;
   if (model.rope_scaling_type == "llama3" && model.rope_scaling_high_freq_factor <= low) {
     refuse(config, "model.rope_scaling_high_freq_factor",

@@ -209,11 +209,13 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
     model.norm = read_choice(fields, "norm");
     model.mlp = read_choice(fields, "mlp");
     model.qk_norm = fields.boolean("qk_norm", false);
+    model.qkv_bias = fields.boolean("qkv_bias", false);
     return;
   }
   model.norm = family.norm;
   model.mlp = family.mlp;
   model.qk_norm = family.qk_norm;
+  model.qkv_bias = family.qkv_bias;
   model.rms_norm_eps = fields.positive(std::string(family.eps), model.rms_norm_eps);
   if (!family.both_biases.empty()) {
     model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), true);

@@ -33,6 +33,7 @@ void put_family_keys(Json& object, const HfFamily& family, const Architecture& m
     object["norm"] = model.norm;
     object["mlp"] = model.mlp;
     object["qk_norm"] = model.qk_norm;
+    object["qkv_bias"] = model.qkv_bias;
   } else {
     object["hidden_act"] = std::string(family.hidden_act);
     object[std::string(family.eps)] = model.rms_norm_eps;

@@ -17,6 +17,13 @@ constexpr HfFamily kFamilies[] = {
      .attention_bias = false,
      .mlp_bias = false,
      .defaults = {.num_key_value_heads = 8, .max_position_embeddings = 131072, .sliding_window = 4096}},
+    {.model_type = "qwen2",
+     .class_prefix = "Qwen2",
+     .attention_bias = false,
+     .mlp_bias = false,
+     .qkv_bias = true,
+     .window_switch = "use_sliding_window",
+     .defaults = {.num_key_value_heads = 32, .max_position_embeddings = 32768}},
     {.model_type = "qwen3",
      .class_prefix = "Qwen3",
      .qk_norm = true,
@@ -45,7 +52,7 @@ bool expresses(const HfFamily& family, const Architecture& model) {
   if (!model.causal() || model.final_logit_softcapping > 0 || model.linformer_length > 0) return false;
   return model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
          (family.window || model.sliding_window == 0) && (family.attention_bias || !model.attention_bias) &&
-         (family.mlp_bias || !model.mlp_bias) &&
+         family.qkv_bias == model.qkv_bias && (family.mlp_bias || !model.mlp_bias) &&
          (family.both_biases.empty() || model.attention_bias == model.mlp_bias);
 }
 

@@ -29,6 +29,7 @@ struct HfFamily {
   bool qk_norm = false;
   bool window = false;                          // its models may have a sliding window
   bool attention_bias = true, mlp_bias = true;  // its projections may have biases
+  bool qkv_bias = false;                        // query, key and value projections always have biases
   std::string_view both_biases = {};            // one key for both biases, in place of two
   std::string_view eps = "rms_norm_eps";
   std::string_view window_switch = {};          // a key that must be true for a window to hold

@@ -126,6 +126,8 @@ const Key kTable[] = {
       any(), "", "the output layer uses the embedding's weights"),
   MODEL(attention_bias, json("attention_bias"), kMustMatch,
       any(), "", "biases of the query, key, value and output projections, as Llama's"),
+  MODEL(qkv_bias, family(), kMustMatch,
+      any(), "", "biases of the query, key and value projections only, as Qwen2's"),
   MODEL(mlp_bias, json("mlp_bias"), kMustMatch,
       any(), "", "biases of the projections of the MLP"),
   MODEL(final_logit_softcapping, json_if_set("final_logit_softcapping"), kMustMatch,

@@ -33,6 +33,7 @@ struct Architecture {
   int64_t rope_scaling_original_max_position_embeddings = 8192;
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // the query, key, value and output projections have biases
+  bool qkv_bias = false;        // only the query, key and value projections have biases
   bool mlp_bias = false;        // the projections of the MLP have biases
   double final_logit_softcapping = 0.0;  // c: the logits are c tanh(y / c) for products y of the head; 0 = not capped
   double dropout = 0.0;

@@ -94,7 +94,7 @@ void add_attention(std::vector<Operation>& block, const Architecture& a) {
   block.push_back(stream_norm(a, "input_layernorm"));
   block.push_back(from_stream(a, "self_attn.qkv_proj",
                               {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
-                              a.attention_bias));
+                              a.attention_bias || a.qkv_bias));
   if (a.qk_norm) block.push_back(head_norm(a, q + 2 * kv));
   block.push_back({.kind = OperationKind::attention,
                    .in = q + 2 * kv,

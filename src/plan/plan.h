@@ -10,6 +10,7 @@
 #include "base/exact_sum.h"
 #include "plan/placement.h"
 #include "plan/step_time.h"
+#include "schedule/row_memory.h"
 #include "schedule/simulate.h"
 
 namespace orthant {
@@ -22,6 +23,7 @@ struct MemoryBytes {
   int64_t activations = 0;  // kept from forward to backward by all live microbatches, their tokens included
   int64_t working = 0;      // peak of messages and temporaries on top of that; rotary tables; step statistics
   std::optional<Action> peak = {};  // the Action that reaches the peak; none: the update after the row
+  HeldBytes at_peak = {};           // what the row holds at its own peak
   int64_t host = 0;         // offloaded to host memory, and not in total()
   int64_t host_copies = 0;  // copied to and from the host in a step
 

@@ -133,12 +133,12 @@ RowBytes row_bytes(const ParameterPlacement& plan, const ParameterShard& held, c
   std::vector<UnitBytes> units;
   if (plan.has_gradients_by_unit()) units = unit_bytes(plan, held, reductions.by_bucket, matrices, rank);
   RowBytes row = rows.peak(plan.pipeline_rank(rank), bytes_of, units);
-  row.all += streams;
+  row.peak.temporaries += streams;
   if (plan.has_gradients_by_unit()) return row;
   // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
   // backward.
   if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) {
-    row.all += reductions.by_layer.front();
+    row.peak.partial_sums += reductions.by_layer.front();
   }
   return row;
 }
@@ -227,8 +227,9 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
           .gradients = kept(plan.kept_gradients()) * master,
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
-          .working = std::max(row.all, bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
-          .peak = row.all >= bytes_after_row(plan, held, matrices, rank) ? std::optional(row.at) : std::nullopt,
+          .working = std::max(row.peak.total(), bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
+          .peak = row.peak.total() >= bytes_after_row(plan, held, matrices, rank) ? std::optional(row.at) : std::nullopt,
+          .at_peak = row.peak,
           .host = row.host + on_host,
           .host_copies = 2 * (row.offloaded + (plan.config.optimizer.offload ? state : 0))};
 }

@@ -17,7 +17,7 @@ using enum ActionKind;
 /// State of the memory while one rank's row is carried out.
 class RowWalk {
  public:
-  using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
+  using BytesOf = RowMemory::BytesOf;
   RowWalk(const std::vector<Action>& row, const PerResult<int>& send_completions, const BytesOf& bytes_of,
           const std::vector<UnitBytes>& units, int stage_with_loss)
       : row_(row),
@@ -25,33 +25,36 @@ class RowWalk {
         bytes_of_(bytes_of),
         units_(units),
         stage_with_loss_(stage_with_loss),
-        leaving_(row.size()) {}
-
-  RowBytes run() {
-    for (size_t i = 0; i < row_.size(); ++i) {
-      const Action& action = row_[i];
-      at_ = action;
-      if (facts(action.kind).counts != NumberMeaning::microbatch) {
-        if (!units_.empty()) update_unit(action);
-        continue;
-      }
-      post(i);
-      if (!units_.empty() && bytes_of(action).kept + bytes_of(action).host > 0) allocate_gradients(action);
-      if (facts(action.kind).stream == Stream::send) send(action, i);
-      if (facts(action.kind).stream == Stream::compute) compute(action);
-      peak(0);
-    }
+        leaving_(row.size()),
+        trace_(row.size()) {
+    for (at_ = 0; at_ < row_.size(); ++at_) follow(row_[at_]);
+    at_ = row_.empty() ? 0 : row_.size() - 1;
     complete_reduction();
-    return most_;
   }
 
+  const RowBytes& most() const { return most_; }
+  const std::vector<int64_t>& trace() const { return trace_; }
+
  private:
+  void follow(const Action& action) {
+    if (facts(action.kind).counts != NumberMeaning::microbatch) {
+      if (!units_.empty()) update_unit(action);
+      return;
+    }
+    post(at_);
+    if (!units_.empty() && bytes_of(action).kept + bytes_of(action).host > 0) allocate_gradients(action);
+    if (facts(action.kind).stream == Stream::send) send(action, at_);
+    if (facts(action.kind).stream == Stream::compute) compute(action);
+    peak(0);
+  }
+
   MicrobatchBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
 
   void peak(int64_t transient) {
+    const HeldBytes held{kept_, messages_, sums_, units_bytes_, transient};
     most_.kept = std::max(most_.kept, kept_);
-    const int64_t all = kept_ + messages_ + sums_ + units_bytes_ + transient;
-    if (all > most_.all) most_.all = all, most_.at = at_;
+    if (held.total() > most_.peak.total()) most_.peak = held, most_.at = row_[at_];
+    trace_[at_] = std::max(trace_[at_], held.total());
   }
 
   /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
@@ -168,24 +171,33 @@ class RowWalk {
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
   RowBytes most_;
-  Action at_ = {};              // the present Action
+  size_t at_ = 0;               // index of the present Action
   int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
+  std::vector<int64_t> trace_;    // the most bytes held, by the index of the Action
 };
 
 }  // namespace
 
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
-RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
-                         const std::vector<UnitBytes>& units) const {
+RowBytes RowMemory::peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
+      .most();
+}
+
+std::vector<int64_t> RowMemory::trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
+      .trace();
+}
+
+int RowMemory::stage_with_loss(const std::vector<UnitBytes>& units) const {
   const bool shards_output = !units.empty() && !vocabulary_kinds(schedule_).output.empty();
-  const int stage_with_loss = shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss).run();
+  return shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
 }
 
 }  // namespace orthant

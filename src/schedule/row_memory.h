@@ -48,11 +48,22 @@ struct UnitBytes {
   std::map<int, Bucket> buckets = {};  // by the number in REDUCE
 };
 
+/// What a rank holds at one moment of its row.
+struct HeldBytes {
+  int64_t activations = 0;
+  int64_t messages = 0;      // buffers of messages between stages
+  int64_t partial_sums = 0;  // other ranks' parts of gradient reductions
+  int64_t units = 0;         // gathered weights, gradients and reductions of sharded units
+  int64_t temporaries = 0;   // of the Action that runs
+
+  int64_t total() const { return activations + messages + partial_sums + units + temporaries; }
+};
+
 /// Peaks of one row.
 struct RowBytes {
-  int64_t kept = 0;  // activations only
-  int64_t all = 0;   // activations, messages, partial sums and transient buffers
-  Action at = {};    // the Action that reaches the peak of `all` first
+  int64_t kept = 0;     // the most activations
+  HeldBytes peak = {};  // the most of all
+  Action at = {};       // the Action that reaches this peak first
   int64_t host = 0;  // activations in host memory
   int64_t offloaded = 0;  // the sum of all activations that were copied there
 };
@@ -63,13 +74,17 @@ struct RowBytes {
 /// send_completions().
 class RowMemory {
  public:
+  using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
   explicit RowMemory(const Schedule& schedule);
   /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch
   /// whose passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
-  RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
-                const std::vector<UnitBytes>& units = {}) const;
+  RowBytes peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
+  /// The most bytes held during each Action of the row.
+  std::vector<int64_t> trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
 
  private:
+  int stage_with_loss(const std::vector<UnitBytes>& units) const;
+
   const Schedule& schedule_;
   const PerResult<int> send_completions_;
 };

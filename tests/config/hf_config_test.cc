@@ -77,7 +77,8 @@ TEST(HfConfig, LogitSoftcappingHasItsOwnModelType) {
 // A block of another family is written with that family's model_type, class and keys. A block of no family gets a type
 // that no loader of transformers knows.
 TEST(HfConfig, TheBlockDecidesTheFamily) {
-  HfConfig qwen, starcoder, own;
+  HfConfig qwen, qwen2, starcoder, own;
+  qwen2.model.qkv_bias = true;
   qwen.model.qk_norm = true;
   starcoder.model.norm = "layer_norm";
   starcoder.model.mlp = "gelu_tanh";
@@ -85,17 +86,18 @@ TEST(HfConfig, TheBlockDecidesTheFamily) {
   starcoder.model.rms_norm_eps = 3e-6;
   own.model.qk_norm = true;
   own.model.mlp = "gelu";
-  own.model.mlp_bias = true;
+  own.model.mlp_bias = own.model.qkv_bias = true;
   const auto written = [](const HfConfig& config) { return parse_json(config_json(config), "config.json"); };
   EXPECT_EQ(written(qwen)["model_type"], "qwen3");
   EXPECT_EQ(written(qwen)["architectures"], Json::array({"Qwen3ForCausalLM"}));
   EXPECT_EQ(written(qwen)["use_sliding_window"], false);
+  EXPECT_EQ(written(qwen2)["model_type"], "qwen2");
   EXPECT_EQ(written(starcoder)["architectures"], Json::array({"Starcoder2ForCausalLM"}));
   EXPECT_EQ(written(starcoder)["norm_epsilon"], 3e-6);
   EXPECT_EQ(written(starcoder)["use_bias"], true);
   EXPECT_EQ(written(starcoder)["hidden_act"], "gelu_pytorch_tanh");
   EXPECT_EQ(written(own)["model_type"], "orthant");
-  for (const HfConfig& config : {qwen, starcoder, own}) {
+  for (const HfConfig& config : {qwen, qwen2, starcoder, own}) {
     EXPECT_EQ(parse(written(config)), config) << config_json(config);
   }
   Json window = written(qwen);
@@ -201,7 +203,7 @@ TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
   EXPECT_FALSE(config.model.tie_word_embeddings);
 }
 
-// The defaults of MistralConfig, Qwen3Config and Starcoder2Config of transformers 5.
+// The defaults of MistralConfig, Qwen2Config, Qwen3Config and Starcoder2Config of transformers 5.
 TEST(HfConfig, AFamilyHasItsOwnDefaults) {
   const auto read = [](const char* family, const Json& key_heads = {}, const Json& head_dim = {}) {
     Json object = small();
@@ -217,6 +219,9 @@ TEST(HfConfig, AFamilyHasItsOwnDefaults) {
   EXPECT_EQ(mistral.num_key_value_heads, 8);
   EXPECT_EQ(mistral.head_dim, 4);
   EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  const Architecture qwen2 = read("qwen2", "absent", "absent");
+  EXPECT_EQ(std::tuple(qwen2.num_key_value_heads, qwen2.head_dim, qwen2.max_position_embeddings),
+            std::tuple(32, 4, 32768));
   EXPECT_EQ(qwen.num_key_value_heads, 32);
   EXPECT_EQ(qwen.head_dim, 128);
   EXPECT_EQ(qwen.max_position_embeddings, 32768);
@@ -238,7 +243,7 @@ TEST(HfConfig, RefusesOperationsThatDoNotExist) {
   expect_pieces(refusal(object), {"mlp = \"geluu\"", "must be swiglu, gelu or gelu_tanh"});
   object = small();
   object["model_type"] = "gpt_neox";
-  expect_pieces(refusal(object), {"model_type = \"gpt_neox\"", "llama, mistral, qwen3, starcoder2 or orthant"});
+  expect_pieces(refusal(object), {"model_type = \"gpt_neox\"", "llama, mistral, qwen2, qwen3, starcoder2 or orthant"});
   object = small();
   object["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
   expect_pieces(refusal(object), {"partial_rotary_factor = 0.5", "must be 1"});

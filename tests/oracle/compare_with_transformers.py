@@ -67,6 +67,7 @@ CASES = {
     "biases": dict(attention_bias=True, mlp_bias=True),
     "biases of attention alone": dict(attention_bias=True),
     "capped logits, as Gemma 2's": dict(final_logit_softcapping=2.0),
+    "biases of queries, keys and values, as Qwen2": dict(family="Qwen2"),
     "norms of heads, as Qwen3": dict(family="Qwen3", head_dim=20, attention_bias=True),
     "layer norm and GELU, as Starcoder2": dict(family="Starcoder2", use_bias=True, norm_epsilon=1e-5,
                                                hidden_act="gelu_pytorch_tanh", embedding_dropout=0.0,
@@ -237,6 +238,7 @@ def our_checkpoint_over_there(build, scratch):
             ("Llama", "float64", ["--model.tie_word_embeddings", "model.rope_scaling_type=llama3",
                                   "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16",
                                   "--model.attention_bias", "--model.mlp_bias"]),
+            ("Qwen2", "float32", ["--model.qkv_bias"]),
             ("Qwen3", "float32", ["--model.qk_norm"]),
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
                                        "--model.mlp_bias"])):

@@ -58,7 +58,8 @@ std::vector<TensorCut> cuts() {
 
 // Every mesh equals one rank, which tests/e2e/layouts_test.cc compares with plain autograd. The biases are not zero.
 SWEEP_TEST(BiasRuns, HaveOneRanksNumbers) {
-  for (const Words& more : {Words{kAttention, kMlp}, {kAttention}, {kMlp, "model.tie_word_embeddings=true"}}) {
+  for (const Words& more : {Words{kAttention, kMlp}, {kAttention}, {kMlp, "model.tie_word_embeddings=true"},
+                            {"model.qkv_bias=true"}}) {
     Words keys = more;
     keys.push_back("training.global_batch_size=8");
     const TinyRun run(keys);
