@@ -12,7 +12,9 @@
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "config/table.h"
 #include "hardware/hardware.h"
+#include "parallel/pipeline/plan.h"
 
 namespace orthant {
 namespace {
@@ -128,8 +130,11 @@ std::string memory_text(const Plan& plan) {
 
 std::string change_text(const Plan& plan) {
   const std::optional<Alternative> change = fastest_that_fits(plan);
-  if (change) return fmt::format("{} fits, with a step of {:.4g} s", change->change, change->step_seconds);
-  return "no setting of ZeRO and recomputation fits; use more devices, or let --search find a layout";
+  if (change) {
+    return fmt::format("{} fits, with a step of {:.4g} s ({:+.1f} %)", change->change, change->step_seconds,
+                       100 * (change->step_seconds / plan.step_time->seconds - 1));
+  }
+  return "no single change fits, nor a stage of ZeRO with recomputation; use more devices, or let --search find a layout";
 }
 
 // The bytes that the busiest rank sends in a step, and how many of them over which axis.
@@ -175,22 +180,31 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan) {
     const bool fits = fit_of(plan, other.memory_bytes).fits();
     if (fits && (!best || other.step_seconds < best->step_seconds)) best = std::move(other);
   };
+  const auto consider_changed = [&](const auto& change) {
+    Config other = plan.config;
+    change(other);
+    try {
+      consider(alternative(changed_settings(plan.config, other), make_plan(other, plan.facts)));
+    } catch (const ConfigError&) {
+      // The run is legal, but not with this change.
+    }
+  };
   for (const Alternative& other : alternatives_to(plan)) consider(other);
   for (const ZeroChoice& zero : zero_choices(plan)) {
     for (const RecomputationChoice& recompute : recomputation_choices(plan)) {
       if (recompute.setting.layers > 1) continue;
-      Config other = plan.config;
-      set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
-      other.activation_checkpoint = recompute.setting;
-      try {
-        const Plan changed = make_plan(other, plan.facts);
-        consider({.change = changed_settings(plan.config, other),
-                  .memory_bytes = changed.largest_memory_bytes(),
-                  .step_seconds = changed.step_time->seconds});
-      } catch (const ConfigError&) {
-        continue;  // the run is legal, but not with these settings
-      }
+      consider_changed([&](Config& other) {
+        set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
+        other.activation_checkpoint = recompute.setting;
+      });
     }
+  }
+  if (plan.schedule.rows.size() == 1) return best;
+  for (const std::string& placement : find_key("parallelism.vocabulary_parallel")->legal.choices) {
+    consider_changed([&](Config& other) { other.parallelism.vocabulary_parallel = placement; });
+  }
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    consider_changed([&](Config& other) { other.parallelism.pipeline_parallel_schedule = schedule.name; });
   }
   return best;
 }

@@ -16,6 +16,7 @@
 #include "config/from_config.h"
 #include "plan/pipeline.h"
 #include "schedule/bubbles.h"
+#include "schedule/measured.h"
 
 namespace orthant {
 namespace {
@@ -73,6 +74,20 @@ void add_answer(Json& out, const Plan& plan) {
                      {"measured", std::ranges::all_of(tables, &TableOrigin::measured)}};
 }
 
+// The mean duration of each computation that takes time, by stage.
+Json passes_json(const Timeline& timeline) {
+  Json passes = Json::array();
+  const Durations means = mean_durations(timeline);
+  for (size_t stage = 0; stage < means.stage_times.size(); ++stage) {
+    for (const KindFacts& kind : action_kinds()) {
+      const double mean = means.stage_times[stage][static_cast<size_t>(kind.kind)];
+      if (kind.stream != Stream::compute || mean == 0) continue;
+      passes.push_back({{"stage", stage}, {"pass", std::string(kind.text)}, {"mean", mean}});
+    }
+  }
+  return passes;
+}
+
 void add_schedule(Json& out, const Plan& plan) {
   out["schedule"] = {{"name", plan.config.parallelism.pipeline_parallel_schedule},
                      {"csv", to_csv(plan.schedule)},
@@ -96,6 +111,7 @@ void add_schedule(Json& out, const Plan& plan) {
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", max_rank_bubble(plan.timeline)},
+                     {"passes", passes_json(plan.timeline)},
                      {"busy", plan.timeline.busy},
                      {"peak_live_passes", plan.timeline.peak_in_flight}};
 }

@@ -86,6 +86,10 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   }
   const auto ranks = plan.at("ranks").get<int64_t>();
   data.facts.emplace_back("Mesh", axes.empty() ? "1 rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
+  for (const auto& pass : plan.at("timeline").at("passes")) {
+    data.planned_passes[{pass.at("stage").get<size_t>(), pass.at("pass").get<std::string>()}] =
+        pass.at("mean").get<double>();
+  }
   for (const auto& rank : plan.at("per_rank")) {
     auto parts = memory_parts(rank);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);

@@ -5,6 +5,7 @@
 #include "schedule/measured.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,14 +31,16 @@ struct ReportData {
   std::vector<MemoryPart> expected_memory;  // the rank with the largest planned memory; empty if unknown
   std::string config_text, schedule_svg, sample_text;  // empty if the file is missing
   bool has_pipeline = true;                            // false if plan.json has one pipeline rank
+  /// Planned mean durations of computations, by stage and the text of their kind, in a unit of the plan.
+  std::map<std::pair<size_t, std::string>, double> planned_passes;
   std::optional<MeasuredStep> measured;                // the last measured step of a pipeline
   std::vector<std::string> problems;                   // errors in optional files, one sentence each
 };
 
 /// Reads metrics.jsonl (required), config.toml, plan.json, schedule.svg, timeline.json, sample.txt and the name of the
 /// first event file in tb/. plan.json has the form that `orthant plan --json` prints; used are mesh, ranks,
-/// parameters.count and per_rank[] with communication_bytes and memory_bytes, an object of bytes by part. Throws
-/// DataError for metrics.jsonl only.
+/// parameters.count, timeline.passes and per_rank[] with communication_bytes and memory_bytes, an object of bytes by
+/// part. Throws DataError for metrics.jsonl only.
 ReportData read_run_folder(const std::string& folder);
 
 }  // namespace orthant

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
+#include <map>
 
 namespace orthant {
 namespace {
@@ -29,8 +31,24 @@ Timeline without_messages(Timeline timeline) {
   return timeline;
 }
 
-// Mean duration of Actions in milliseconds, by stage and kind.
-std::string durations_table(const MeasuredStep& measured) {
+using PlannedPasses = std::map<std::pair<size_t, std::string>, double>;
+
+// Returns the factor from the unit of the plan to milliseconds, so that one of each planned pass takes as long as one of
+// each measured pass. 0 if nothing is planned.
+double planned_unit_ms(const Durations& measured, const PlannedPasses& planned) {
+  double of_measured = 0, of_planned = 0;
+  for (const auto& [pass, duration] : planned) {
+    const auto& [stage, text] = pass;
+    const auto kind = std::ranges::find(action_kinds(), text, &KindFacts::text);
+    if (stage >= measured.stage_times.size() || kind == action_kinds().end()) return 0;
+    of_measured += 1e3 * measured.stage_times[stage][static_cast<size_t>(kind->kind)];
+    of_planned += duration;
+  }
+  return of_planned > 0 ? of_measured / of_planned : 0;
+}
+
+// Mean duration of Actions in milliseconds, by stage and kind, measured and as planned.
+std::string durations_table(const MeasuredStep& measured, const PlannedPasses& planned) {
   const Durations means = mean_durations(measured.timeline);
   std::vector<const KindFacts*> shown;
   for (const KindFacts& kind : action_kinds()) {
@@ -40,20 +58,25 @@ std::string durations_table(const MeasuredStep& measured) {
       break;
     }
   }
+  const double unit_ms = planned_unit_ms(means, planned);
   std::string out = "<div class=\"wide\"><table>\n<tr><th>stage</th><th>rank</th>";
   for (const KindFacts* kind : shown) out += fmt::format("<th>{}, ms</th>", kind->meaning);
   out += "</tr>\n";
   for (size_t stage = 0; stage < means.stage_times.size(); ++stage) {
     out += fmt::format("<tr><td>{}</td><td>{}</td>", stage, measured.schedule.stage_owner[stage]);
     for (const KindFacts* kind : shown) {
-      out += fmt::format("<td>{}</td>", show(1e3 * means.stage_times[stage][static_cast<size_t>(kind->kind)], 3));
+      const auto pass = planned.find({stage, std::string(kind->text)});
+      out += fmt::format("<td>{}{}</td>", show(1e3 * means.stage_times[stage][static_cast<size_t>(kind->kind)], 3),
+                         unit_ms > 0 && pass != planned.end()
+                             ? fmt::format(" <small>({})</small>", show(unit_ms * pass->second, 3))
+                             : "");
     }
     out += "</tr>\n";
   }
   return out + "</table></div>\n";
 }
 
-std::string measured_part(const MeasuredStep& measured) {
+std::string measured_part(const MeasuredStep& measured, const PlannedPasses& planned) {
   const Timeline& timeline = measured.timeline;
   std::string out = fmt::format(
       "<h3>Measured: step {} took <b>{} ms</b> from its first Action to its last, bubble <b>{}%</b>; clocks of ranks "
@@ -64,9 +87,9 @@ std::string measured_part(const MeasuredStep& measured) {
                "The measured schedule");
   out += fmt::format(
       "<h3>Simulated with the measured computations: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
-      "the cost of messages. Means by stage:</h3>\n",
+      "the cost of messages. Means by stage, and in parentheses as planned, scaled to the same sum:</h3>\n",
       show(1e3 * measured.simulated_s, 1), show(timeline.makespan / measured.simulated_s, 3));
-  return out + durations_table(measured);
+  return out + durations_table(measured, planned);
 }
 
 }  // namespace
@@ -78,7 +101,7 @@ std::string schedule_section(const ReportData& data) {
   const char* note = "The Actions of each rank over time, as planned.";
   if (data.measured) {
     note = "The Actions of each rank over time, planned and measured.";
-    body += measured_part(*data.measured);
+    body += measured_part(*data.measured, data.planned_passes);
   }
   return card("schedule", "Schedule", note, body);
 }
