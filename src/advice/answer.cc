@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -40,7 +41,17 @@ std::string labelled(const std::string& label, const std::string& text) {
   constexpr size_t kIndent = 9, kMostColumns = 100;
   std::string out = fmt::format("{:<{}}", label, kIndent);
   size_t column = kIndent;
+  std::vector<std::string> words;  // a number and its unit are one word
   for (const std::string& word : split(text, ' ')) {
+    const bool follows_number = !words.empty() && std::isdigit(static_cast<unsigned char>(words.back().back())) != 0;
+    const std::string unit = word.substr(0, word.find_first_of(",:;)"));
+    if (follows_number && (unit == "s" || unit == "%" || unit == "B" || unit.ends_with("iB"))) {
+      words.back() += " " + word;
+    } else {
+      words.push_back(word);
+    }
+  }
+  for (const std::string& word : words) {
     const bool is_first = column == kIndent;
     if (!is_first && column + 1 + word.size() > kMostColumns) {
       out += "\n" + std::string(kIndent, ' ');
@@ -85,20 +96,20 @@ std::string time_text(const Plan& plan) {
   return join(parts, ", ");
 }
 
-// What takes a rank's memory at the peak, the largest first. Parts below 1 % are left out.
+// Names what takes a rank's memory at the peak, the largest first. Parts below 1 % are left out.
 std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
-  std::vector<std::pair<int64_t, std::string>> parts = {{memory.parameters, "weights"},
-                                                        {memory.gradients, "gradients"},
-                                                        {memory.optimizer, "optimizer state"}};
+  std::vector<std::pair<int64_t, std::string>> parts = {
+      {memory.parameters, "weights"}, {memory.gradients, "gradients"}, {memory.optimizer, "optimizer state"}};
   if (memory.peak) {
     const auto& [kind, stage, number] = *memory.peak;
     const bool has_logits = kind == ActionKind::S || (kind == ActionKind::F && plan.vocabulary.empty() &&
                                                       plan.stages[static_cast<size_t>(stage)].last);
-    parts.insert(parts.end(), {{memory.at_peak.activations, "activations"},
-                               {memory.at_peak.messages, "messages"},
-                               {memory.at_peak.partial_sums, "partial sums of gradients"},
-                               {memory.at_peak.units, "weights and gradients of sharded units"},
-                               {memory.at_peak.temporaries, has_logits ? "logits and other temporaries" : "temporaries"}});
+    parts.insert(parts.end(),
+                 {{memory.at_peak.activations, "activations"},
+                  {memory.at_peak.messages, "messages"},
+                  {memory.at_peak.partial_sums, "partial sums of gradients"},
+                  {memory.at_peak.units, "weights and gradients of sharded units"},
+                  {memory.at_peak.temporaries, has_logits ? "logits and other temporaries" : "temporaries"}});
   } else {
     parts.emplace_back(memory.activations + memory.working, "temporaries of the update");
   }
@@ -117,7 +128,8 @@ std::string memory_text(const Plan& plan) {
   const MemoryBytes& memory = plan.memory[static_cast<size_t>(rank)];
   const std::string needs =
       fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
-                  memory.peak ? "at " + to_string(*memory.peak) : "in the update");
+                  memory.peak ? fmt::format("at {} ({})", to_string(*memory.peak), facts(memory.peak->kind).meaning)
+                              : "in the update");
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
@@ -134,7 +146,8 @@ std::string change_text(const Plan& plan) {
     return fmt::format("{} fits, with a step of {:.4g} s ({:+.1f} %)", change->change, change->step_seconds,
                        100 * (change->step_seconds / plan.step_time->seconds - 1));
   }
-  return "no single change fits, nor a stage of ZeRO with recomputation; use more devices, or let --search find a layout";
+  return "no single change fits, nor a stage of ZeRO with recomputation; use more devices, or let --search find a "
+         "layout";
 }
 
 // The bytes that the busiest rank sends in a step, and how many of them over which axis.

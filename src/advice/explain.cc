@@ -65,8 +65,8 @@ std::string explain_memory(const Plan& plan) {
     if (is_new) groups.emplace_back(std::move(texts), std::vector<int>());
     groups[position->second].second.push_back(rank);
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"ranks", "total", "peak at", "parameters", "gradients", "optimizer", "activations", "working", "on host", "copied"}};
+  std::vector<std::vector<std::string>> rows = {{"ranks", "total", "peak at", "parameters", "gradients", "optimizer",
+                                                 "activations", "working", "on host", "copied"}};
   for (auto& [texts, ranks] : groups) {
     std::ranges::sort(ranks);
     rows.push_back({rank_list(ranks)});

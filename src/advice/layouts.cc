@@ -51,6 +51,12 @@ class Layouts {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
       const Plan other = make_plan(config, plan_.facts);
       layout = alternative(layout_name(other), other);
+      const auto idle =
+          std::ranges::count_if(other.data_shards, [](const DataShard& s) { return s.sequences.size() == 0; });
+      if (idle > 0) {
+        layout.refusal = fmt::format("{} gives no sequence to {} of {} data ranks",
+                                     config.locate("training.global_batch_size"), idle, other.data_shards.size());
+      }
     } catch (const ConfigError& error) {
       if (!shows_refusal) return;
       layout.refusal = error.what();
@@ -72,8 +78,9 @@ class Layouts {
         p.context_parallel_ulysses = ulysses;
         p.context_parallel_ring = sharded / ulysses;
         p.context_parallel_attention = attention;
-        p.context_parallel_placement =
-            plan_.sequence.ring > 1 ? placement : plan_.architecture.causal() ? "zigzag" : "contiguous";
+        p.context_parallel_placement = plan_.sequence.ring > 1       ? placement
+                                       : plan_.architecture.causal() ? "zigzag"
+                                                                     : "contiguous";
         if (ulysses == sharded) p.context_parallel_placement = ParallelismConfig().context_parallel_placement;
         if (plan_.sequence.ring != p.context_parallel_ring) p.context_parallel_window = 0;
         add_config("", other, false);
@@ -104,7 +111,7 @@ std::string explain_layouts(const Plan& plan) {
   layouts.front().remark = "as planned";
   std::string refused;
   for (const Alternative& layout : layouts) {
-    if (!layout.refusal.empty()) refused += fmt::format("  {} is refused: {}\n", layout.change, layout.refusal);
+    if (!layout.refusal.empty()) refused += fmt::format("  {} is left out: {}\n", layout.change, layout.refusal);
   }
   std::erase_if(layouts, [](const Alternative& layout) { return !layout.refusal.empty(); });
   // Marks the least of those that fit.

@@ -206,7 +206,8 @@ void add_layouts(Json& out, const Plan& plan) {
                                      {"chosen", choice.chosen}});
   }
   out["alternatives"] = Json::array();
-  for (const Alternative& other : alternatives_to(plan)) out["alternatives"].push_back(alternative_json(other, "change"));
+  for (const Alternative& other : alternatives_to(plan))
+    out["alternatives"].push_back(alternative_json(other, "change"));
 }
 
 }  // namespace

@@ -62,18 +62,21 @@ void define_plan(CLI::App& app, Command& command) {
       ->type_name("PATH")
       ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");
-  app.add_option("--show", arguments.show, "more: memory, communication, schedule, layouts, or all; lists have commas")
+  app.add_option("--show", arguments.show, "more: memory, communication, schedule, layouts, or all; joined by commas")
       ->type_name("NAMES")
       ->delimiter(',')
-      ->check(CLI::IsMember({"memory", "communication", "schedule", "layouts", "all"}));
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CLI::IsMember({"memory", "communication", "schedule", "layouts", "all"})).description(""));
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
   app.add_option("--hardware", arguments.hardware,
                  "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
       ->type_name("NAME")
       ->check(named("h100-8x"));
   auto* search = app.add_flag("--search", arguments.search,
-                              "search the layouts for the shortest step; --write FILE writes its run file");
-  app.add_option("--write", arguments.write)->needs(search)->group("");
+                              "plan many layouts, and print the fastest that fit the hardware");
+  app.add_option("--write", arguments.write, "write the run file of the fastest layout to FILE")
+      ->type_name("FILE")
+      ->needs(search);
   // A short name of a key, which the help of --hf names.
   const auto setting = [&](const char* option, const char* key) {
     app.add_option_function<std::string>(
@@ -152,7 +155,8 @@ const std::vector<CommandEntry>& commands() {
       {"plan",
        "RUN_FILE|--hf PATH [OPTIONS] [SETTINGS]",
        "show the plan of a run: layouts, bytes, memory, schedule",
-       {"orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
+       {"orthant plan run.toml --show memory,layouts run.ranks=64",
+        "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
        true,
        define_plan},
       {"verify",

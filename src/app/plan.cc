@@ -70,7 +70,8 @@ int plan(const PlanArguments& arguments) {
   if (!hardware.empty()) facts.hardware = std::make_shared<const Hardware>(load_hardware(hardware));
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
-  const Sections sections = arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
+  const Sections sections =
+      arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
   std::fputs((arguments.json ? plan_json(the_plan, sections) : explain(the_plan, sections)).c_str(), stdout);
   if (!arguments.json && arguments.show.empty()) {
     std::fputs("\nmore with --show: memory, communication, schedule, layouts, or all\n", stdout);

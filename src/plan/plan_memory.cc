@@ -223,15 +223,17 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard&
   const int64_t state_copies = undoes ? 2 * state : state;
   const int64_t on_host = plan.config.optimizer.offload ? state_copies : 0;
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  return {.parameters = kept_values * element + masters,
-          .gradients = kept(plan.kept_gradients()) * master,
-          .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
-          .activations = row.kept,
-          .working = std::max(row.peak.total(), bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
-          .peak = row.peak.total() >= bytes_after_row(plan, held, matrices, rank) ? std::optional(row.at) : std::nullopt,
-          .at_peak = row.peak,
-          .host = row.host + on_host,
-          .host_copies = 2 * (row.offloaded + (plan.config.optimizer.offload ? state : 0))};
+  return {
+      .parameters = kept_values * element + masters,
+      .gradients = kept(plan.kept_gradients()) * master,
+      .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
+      .activations = row.kept,
+      .working =
+          std::max(row.peak.total(), bytes_after_row(plan, held, matrices, rank)) - row.kept + tables + statistics,
+      .peak = row.peak.total() >= bytes_after_row(plan, held, matrices, rank) ? std::optional(row.at) : std::nullopt,
+      .at_peak = row.peak,
+      .host = row.host + on_host,
+      .host_copies = 2 * (row.offloaded + (plan.config.optimizer.offload ? state : 0))};
 }
 
 }  // namespace

@@ -86,14 +86,15 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   }
   const auto ranks = plan.at("ranks").get<int64_t>();
   data.facts.emplace_back("Mesh", axes.empty() ? "1 rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
-  for (const auto& pass : plan.at("timeline").at("passes")) {
-    data.planned_passes[{pass.at("stage").get<size_t>(), pass.at("pass").get<std::string>()}] =
-        pass.at("mean").get<double>();
-  }
   for (const auto& rank : plan.at("per_rank")) {
     auto parts = memory_parts(rank);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
     if (rank.at("rank") == 0) data.expected_communication_bytes = rank.at("communication_bytes").get<int64_t>();
+  }
+  if (!plan.contains("timeline")) return;
+  for (const auto& pass : plan.at("timeline").at("passes")) {
+    data.planned_passes[{pass.at("stage").get<size_t>(), pass.at("pass").get<std::string>()}] =
+        pass.at("mean").get<double>();
   }
 }
 

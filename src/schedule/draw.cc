@@ -220,7 +220,8 @@ class Drawing {
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
-  /// Draws the memory as an area of steps. An Action without a span of its own adds to the step of the Action before it.
+  /// Draws the memory as an area of steps. An Action without a span of its own adds to the step of the Action before
+  /// it.
   void memory_curve(double top) {
     const std::vector<Action>& row = schedule_.rows[static_cast<size_t>(memory_->pipeline_rank)];
     std::map<Action, double> starts;
@@ -232,8 +233,9 @@ class Drawing {
     const auto highest = static_cast<double>(std::max({most, has_limit ? memory_->limit_bytes : 0, int64_t{1}}));
     const double bottom = top + kCurve;
     const auto y = [&](int64_t bytes) { return bottom - kCurve * static_cast<double>(bytes) / highest; };
-    put("<text x=\"{}\" y=\"{:.1f}\">{}: at most {}, of which {} all the time</text>\n", kLeft, top - 10, memory_->title,
-        format_bytes(static_cast<double>(most)), format_bytes(static_cast<double>(memory_->base_bytes)));
+    put("<text x=\"{}\" y=\"{:.1f}\">{}: at most {}, of which {} all the time</text>\n", kLeft, top - 10,
+        memory_->title, format_bytes(static_cast<double>(most)),
+        format_bytes(static_cast<double>(memory_->base_bytes)));
     put("<path class=\"memory\" d=\"M{} {:.1f}", kLeft, bottom);
     double x = kLeft;
     int64_t level = memory_->base_bytes;
@@ -250,8 +252,8 @@ class Drawing {
       x = at;
     }
     put("V{:.1f}H{}V{:.1f}Z\"/>\n", y(level), kWidth - kRight, bottom);
-    put("<rect class=\"base\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>\n", kLeft,
-        y(memory_->base_bytes), kWidth - kLeft - kRight, bottom - y(memory_->base_bytes));
+    put("<rect class=\"base\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>\n", kLeft, y(memory_->base_bytes),
+        kWidth - kLeft - kRight, bottom - y(memory_->base_bytes));
     if (!has_limit) return;
     put("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight,
         y(memory_->limit_bytes));

@@ -48,7 +48,7 @@ struct UnitBytes {
   std::map<int, Bucket> buckets = {};  // by the number in REDUCE
 };
 
-/// What a rank holds at one moment of its row.
+/// Bytes that a rank holds at one moment of its row.
 struct HeldBytes {
   int64_t activations = 0;
   int64_t messages = 0;      // buffers of messages between stages

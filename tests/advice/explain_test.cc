@@ -61,8 +61,9 @@ TEST(Explain, SaysWhatTheLossIsWhereItIsNoPlainOne) {
   EXPECT_EQ(explain(plan_of({}), Sections::all()).find("\nloss "), std::string::npos);
   const Plan plan =
       plan_of({"model.final_logit_softcapping=30", "training.label_smoothing=0.1", "training.z_loss=0.0001"});
-  EXPECT_TRUE(says(explain(plan, Sections::all()), {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
-                                   "each label spread evenly; in training 0.0001 of the squared log-sum-exp added\n"}));
+  EXPECT_TRUE(says(explain(plan, Sections::all()),
+                   {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
+                    "each label spread evenly; in training 0.0001 of the squared log-sum-exp added\n"}));
   const Json want = {{"final_logit_softcapping", 30.0}, {"label_smoothing", 0.1}, {"z_loss", 0.0001}};
   EXPECT_EQ(Json::parse(plan_json(plan, Sections::all()))["loss"], want);
 }
@@ -82,8 +83,9 @@ TEST(Explain, NamesTheRanksThatHoldTheSame) {
 }
 
 TEST(Explain, ShowsOnlyTheSectionsThatAreAskedFor) {
-  const Plan plan = advised_plan(parse_config("", "run.toml", {"parallelism.pipeline_parallel_degree=2"}),
-                                 {.ranks = 2, .vocab_size = 257});
+  const Plan plan =
+      advised_plan(parse_config("", "run.toml", std::vector<std::string>{"parallelism.pipeline_parallel_degree=2"}),
+                   {.ranks = 2, .vocab_size = 257});
   const auto titles = [&](const std::vector<std::string>& names) {
     const std::string text = explain(plan, Sections::named(names));
     std::vector<std::string> found;

@@ -61,17 +61,17 @@ TEST(Layouts, NameWhatIsRefused) {
   const std::vector<Alternative> found =
       other_layouts(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
   for (const char* name : {"pipeline 4", "column 4"}) EXPECT_NE(named(found, name).refusal, "") << name;
-  const Plan few = plan_of(4, {"training.global_batch_size=1", "training.local_batch_size=1",
-                               "parallelism.context_parallel_ring=4"});
+  const Plan few = plan_of(
+      4, {"training.global_batch_size=1", "training.local_batch_size=1", "parallelism.context_parallel_ring=4"});
   EXPECT_NE(named(other_layouts(few), "data 4").refusal, "");
-  EXPECT_TRUE(says(explain_layouts(few), {"data 4 is refused: "}));
+  EXPECT_TRUE(says(explain_layouts(few), {"data 4 is left out: ", "no sequence to 3 of 4 data ranks"}));
 }
 
 // Sequence layouts without a token for each piece, and with more Ulysses ranks than heads, are not offered.
 TEST(Layouts, OfSequencesAreThoseThatExist) {
   const auto with = [](const std::string& tokens) {
-    return other_layouts(plan_of(8, {"training.seq_len=" + tokens, "model.num_attention_heads=4",
-                                     "model.num_key_value_heads=4"}));
+    return other_layouts(
+        plan_of(8, {"training.seq_len=" + tokens, "model.num_attention_heads=4", "model.num_key_value_heads=4"}));
   };
   EXPECT_TRUE(offers(with("16"), "ring 8"));
   EXPECT_FALSE(offers(with("15"), "ring 8"));

@@ -147,7 +147,7 @@ TEST(RecomputationChoices, AreATableAndAPartOfThePlanFile) {
   EXPECT_TRUE(says(row("full"), {"as planned"})) << row("full");
   EXPECT_TRUE(says(row("none"), {"does not fit"})) << row("none");
   EXPECT_TRUE(says(plan_json(plan, Sections::all()), {"recomputation_choices"}));
-  EXPECT_TRUE(says(explain(plan_of(1), Sections::all()), {"memory_gib_per_rank = 0 sets no limit"});
+  EXPECT_TRUE(says(explain(plan_of(1), Sections::all()), {"memory_gib_per_rank = 0 sets no limit"}));
 }
 
 }  // namespace

@@ -165,7 +165,8 @@ TEST(TensorChoices, SayWhoChose) {
   const std::string printed = print_config(plan.config);
   EXPECT_EQ(parse_config(printed, "again.toml", {}), plan.config);
   EXPECT_TRUE(says(printed, {"tensor_parallel_kind = \"2.5d\"", "# chosen by \"auto\"\n"}));
-  EXPECT_TRUE(says(explain(plan, Sections::all()), {"mesh     column 4, depth 2 (\"2.5d\", chosen by \"auto\"): 8 ranks"}));
+  EXPECT_TRUE(
+      says(explain(plan, Sections::all()), {"mesh     column 4, depth 2 (\"2.5d\", chosen by \"auto\"): 8 ranks"}));
   const Config columns = plan_of(2, {"tensor_parallel_kind=auto", "tensor_parallel_degree=2"},
                                  {"training.global_batch_size=1", "training.local_batch_size=1"})
                              .config;
@@ -176,7 +177,8 @@ TEST(TensorChoices, SayWhoChose) {
 }
 
 TEST(TensorChoices, AreSaidByThePlan) {
-  const std::string text = explain(plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}), Sections::all());
+  const std::string text =
+      explain(plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}), Sections::all());
   for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "refused: ", "lower bound"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
   EXPECT_TRUE(says(text, {"[S(column), S(row)]", "S(axis) sharded over that axis",

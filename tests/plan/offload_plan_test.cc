@@ -86,8 +86,8 @@ TEST(OffloadPlan, NeedsNoMoreThanThereIs) {
 
 TEST(OffloadPlan, IsPrinted) {
   const std::string text = explain(plan_of(2, 4, {"optimizer.offload=true"}), Sections::all());
-  EXPECT_TRUE(says(text, {"on host", "copied", "device   CUDA"})) << text;
-  EXPECT_FALSE(says(explain(plan_of(2, 4, {}), Sections::all()), {"on host"});
+  EXPECT_TRUE(says(text, {"on host", "copied"})) << text;
+  EXPECT_FALSE(says(explain(plan_of(2, 4, {}), Sections::all()), {"on host"}));
 }
 
 }  // namespace

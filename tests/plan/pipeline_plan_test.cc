@@ -197,7 +197,8 @@ TEST(ScheduleChoices, SayWhatElseTheyChange) {
     EXPECT_EQ(choice.otherwise, choice.chosen ? "" : stages + " and " + layers) << choice.name;
   for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "zb_v", {kLayers + "-1"})))
     EXPECT_EQ(choice.otherwise, "") << choice.name;
-  EXPECT_TRUE(says(explain(plan_of(4, "gpipe", by_hand), Sections::all()), {"half of 1F1B's activations; with", layers}));
+  EXPECT_TRUE(
+      says(explain(plan_of(4, "gpipe", by_hand), Sections::all()), {"half of 1F1B's activations; with", layers}));
   Words limited = by_hand;
   limited.emplace_back("run.memory_gib_per_rank=0.021");
   EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(4, "gpipe", limited); }),

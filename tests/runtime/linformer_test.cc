@@ -193,9 +193,10 @@ TEST(LinformerRuns, VerifyAcceptsThemAndSeesProjectionsReducedOverTheRing) {
 TEST(LinformerRuns, AreExplained) {
   const TinyRun run(kModel);
   const Plan plan = run.plan(4, Cut{1, 2, 2}.overrides());
-  EXPECT_TRUE(says(explain(plan, Sections::all()), {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
-                                   "attention, summaries, forward", "loss, gradient norm, signals and peaks",
-                                   "not compared: Linformer computes another function"}));
+  EXPECT_TRUE(says(explain(plan, Sections::all()),
+                   {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
+                    "attention, summaries, forward", "loss, gradient norm, signals and peaks",
+                    "not compared: Linformer computes another function"}));
   EXPECT_TRUE(says(plan_json(plan, Sections::all()), {"\"layout\": \"[S(ring), -]\""}));
   EXPECT_TRUE(says(explain(run.plan(2), Sections::all()), {"every rank holds all parameters"}));
 }

@@ -270,8 +270,8 @@ TEST(Draw, HasTheMemoryOfARank) {
     const std::string path = svg.substr(begin, svg.find("/>", begin) - begin);
     return std::ranges::count(path, 'H');
   };
-  EXPECT_EQ(steps(flat), 1);
-  EXPECT_EQ(steps(stepped), 2);
+  EXPECT_EQ(steps(flat), 2);  // before the first Action, and from it on
+  EXPECT_EQ(steps(stepped), 3);
   EXPECT_EQ(draw_svg(schedule, timeline, "Planned").find("class=\"memory\" d="), std::string::npos);
 }
 
