@@ -297,7 +297,7 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   };
   check("model_type", "gemma2", {"\"gemma2\"", "must be llama"});
   check("model_type", nullptr, {"must be llama"});
-  check("model_type", "qwen2", {"\"qwen2\"", "must be llama"});  // it has biases of q, k and v only
+  check("model_type", "qwen2_moe", {"\"qwen2_moe\"", "must be llama"});
   check("attention_bias", "no", {"expected true or false"});
   check("hidden_act", "gelu", {"silu"});
   check("quantization_config", {{"bits", 4}}, {"quantized"});
