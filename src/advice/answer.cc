@@ -76,8 +76,7 @@ std::string memory_text(const Plan& plan) {
   const std::optional<Alternative> change = fastest_that_fits(plan);
   if (!change) {
     return text +
-           "          no setting of ZeRO and recomputation fits: use more devices, or shard the model over tensor\n"
-           "          or pipeline ranks\n";
+           "          no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits: use more devices\n";
   }
   return text + fmt::format("          {} fits, with a step of {:.4g} s\n", change->change, change->step_seconds);
 }
@@ -121,7 +120,8 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan) {
       }
     }
   }
-  return best;
+  if (best) return best;
+  return combined_change(plan, [&](int64_t bytes) { return fit_of(plan, bytes).fits(); });
 }
 
 std::string timeline_text(const Plan& plan, double time) {
