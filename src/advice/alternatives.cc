@@ -11,25 +11,50 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
+#include "config/from_config.h"
 #include "config/table.h"
 
 namespace orthant {
 namespace {
 
-// Plans the changed run and appends it to `found`, unless planning refuses it. `change` begins the text of the change.
-void add_alternative(std::vector<Alternative>& found, const Plan& from, const Config& config, const RunFacts& facts,
-                     std::string remark, const std::string& change = "") {
+// Plans the changed run. Returns nothing if planning refuses it. `change` begins the text of the change.
+std::optional<Alternative> plan_change(const Plan& from, const Config& config, const RunFacts& facts,
+                                       std::string remark, const std::string& change = "") {
   try {
+    check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
     const Plan plan = make_plan(config, facts);
     std::string text = change;
     if (const std::string settings = changed_settings(from.config, config); !settings.empty()) {
       text += (text.empty() ? "" : " with ") + settings;
     }
-    found.push_back(alternative(std::move(text), plan));
-    found.back().remark = std::move(remark);
+    Alternative other = alternative(std::move(text), plan);
+    other.remark = std::move(remark);
+    return other;
   } catch (const ConfigError&) {
-    // The run is legal, but not with this change.
+    return {};  // the run is legal, but not with this change
   }
+}
+
+// Number of replicas of the model if `moved` times as many ranks share one.
+int num_replicas(const Plan& plan, int moved) {
+  return plan.mesh.size() / (plan.tensor.ranks() * plan.mesh.axis_size(kPipeline) * moved);
+}
+
+// Returns the configuration in which `tensor` x `pipeline` times as many ranks share a replica of the model, and as many
+// times fewer data ranks remain. Returns nothing if the data ranks cannot be divided so.
+std::optional<Config> with_fewer_data_ranks(const Plan& plan, int tensor, int pipeline) {
+  if (data_ranks(plan.mesh) % (tensor * pipeline) != 0) return {};
+  Config other = plan.config;
+  auto& p = other.parallelism;
+  if (tensor > 1 && p.tensor_parallel_kind != "1d") return {};
+  if (pipeline > 1) p.pipeline_parallel_layers = {};
+  if (p.tensor_parallel_kind == "1d") p.tensor_parallel_degree = plan.tensor.columns * tensor;
+  p.context_parallel_ulysses = plan.sequence.ulysses;
+  p.context_parallel_ring = plan.sequence.ring;
+  p.pipeline_parallel_degree = plan.mesh.axis_size(kPipeline) * pipeline;
+  p.data_parallel_degree = -1;
+  if (num_replicas(plan, tensor * pipeline) == 1) set_zero(p, 0);
+  return other;
 }
 
 // Returns the sequences of the largest microbatch of any rank.
@@ -83,7 +108,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   const auto add = [&](const auto& change, const char* remark) {
     Config other = config;
     change(other);
-    add_alternative(found, plan, other, plan.facts, remark);
+    if (auto planned = plan_change(plan, other, plan.facts, remark)) found.push_back(std::move(*planned));
   };
   // recomputation_choices() compares the other settings.
   const auto add_recomputation = [&](const std::string& mode, const char* remark) {
@@ -116,6 +141,15 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       add([](Config& c) { c.optimizer.offload = true; }, "copies optimizer state to the host and back");
     }
   }
+  if (plan.mesh.axis_size(kPipeline) > 1 && plan.vocabulary.empty()) {
+    add([](Config& c) { c.parallelism.vocabulary_parallel = "algorithm_2"; },
+        "embedding and output layer on all pipeline ranks");
+  }
+  const auto add_mesh = [&](int tensor, int pipeline, const char* remark) {
+    if (const auto other = with_fewer_data_ranks(plan, tensor, pipeline)) add([&](Config& c) { c = *other; }, remark);
+  };
+  add_mesh(2, 1, "shards each layer over more ranks");
+  add_mesh(1, 2, "shards the layers over more ranks");
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
     const int pipeline = plan.mesh.axis_size(kPipeline);
@@ -130,9 +164,56 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
-    add_alternative(found, plan, other, facts, "", fmt::format("run.ranks = {}", ranks));
+    if (auto planned = plan_change(plan, other, facts, "", fmt::format("run.ranks = {}", ranks))) {
+      found.push_back(std::move(*planned));
+    }
   }
   return found;
+}
+
+namespace {
+
+// Whether all states are sharded over the replicas, and whether all blocks recompute.
+struct States {
+  bool shards = false, recomputes = false;
+};
+
+std::optional<Alternative> plan_with(const Plan& plan, Config config, States states) {
+  if (states.shards) set_zero(config.parallelism, 3, Reshard::microbatch);
+  if (states.recomputes) {
+    config.activation_checkpoint = {.mode = "full", .offload = config.activation_checkpoint.offload};
+  }
+  return plan_change(plan, config, plan.facts, "");
+}
+
+}  // namespace
+
+std::optional<Alternative> combined_change(const Plan& plan, const std::function<bool(int64_t bytes)>& fits,
+                                           std::optional<Alternative>* least) {
+  constexpr int kMostMoved = 64, kMostColumns = 8;  // columns beyond those of a host are slow
+  const int data = data_ranks(plan.mesh);
+  for (int moved = 1; moved <= std::min(data, kMostMoved); moved *= 2) {
+    for (int tensor = moved; tensor >= 1; tensor /= 2) {
+      if (tensor > 1 && plan.tensor.columns * tensor > kMostColumns) continue;
+      std::optional<Config> other = with_fewer_data_ranks(plan, tensor, moved / tensor);
+      if (!other) continue;
+      if (other->parallelism.pipeline_parallel_degree > 1 && !shards_vocabulary(*other)) {
+        other->parallelism.vocabulary_parallel = "algorithm_2";
+        other->parallelism.pipeline_parallel_post_validation = false;
+      }
+      const bool shards = num_replicas(plan, moved) > 1;
+      const std::optional<Alternative> smallest = plan_with(plan, *other, {.shards = shards, .recomputes = true});
+      if (!smallest) continue;
+      if (least != nullptr && (!*least || smallest->memory_bytes < (*least)->memory_bytes)) *least = smallest;
+      if (!fits(smallest->memory_bytes)) continue;
+      for (const States states : {States{}, States{.shards = shards}, States{.recomputes = true}}) {
+        const std::optional<Alternative> smaller = plan_with(plan, *other, states);
+        if (smaller && fits(smaller->memory_bytes)) return smaller;
+      }
+      return smallest;
+    }
+  }
+  return {};
 }
 
 }  // namespace orthant

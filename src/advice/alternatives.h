@@ -1,8 +1,10 @@
-// Compares the plan with plans of the same run that differ in dtype, recomputation, microbatches, ZeRO, offloading or
-// number of ranks.
+// Compares the plan with plans of the same run that differ in dtype, recomputation, microbatches, ZeRO, offloading, the
+// mesh, the placement of the vocabulary or the number of ranks.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +34,16 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
 std::string changed_settings(const Config& before, const Config& after);
 
 /// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
-/// the optimizer's state sharded or not, zero_reshard = microbatch, offloading, or 1, 2, 4 or 8 ranks by another number
-/// of data ranks. Alternatives that planning refuses, or that equal the plan, are left out.
+/// the optimizer's state sharded or not, zero_reshard = microbatch, offloading, a sharded vocabulary, half of the data
+/// ranks as tensor or pipeline ranks instead, or 1, 2, 4 or 8 ranks by another number of data ranks. Alternatives that
+/// planning refuses, or that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
+
+/// Returns a change of several settings whose memory `fits` accepts, if no single change does. Of the meshes of the same
+/// ranks it takes the one that makes fewest data ranks tensor or pipeline ranks. On that mesh, it takes the least of:
+/// no more, ZeRO 3, recomputation of all blocks, both. A pipeline also shards the vocabulary. Otherwise it returns
+/// nothing, and sets `least`, if given, to the change that needs least memory.
+std::optional<Alternative> combined_change(const Plan& plan, const std::function<bool(int64_t bytes)>& fits,
+                                           std::optional<Alternative>* least = nullptr);
 
 }  // namespace orthant

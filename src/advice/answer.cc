@@ -146,8 +146,8 @@ std::string change_text(const Plan& plan) {
     return fmt::format("{} fits, with a step of {:.4g} s ({:+.1f} %)", change->change, change->step_seconds,
                        100 * (change->step_seconds / plan.step_time->seconds - 1));
   }
-  return "no single change fits, nor a stage of ZeRO with recomputation; use more devices, or let --search find a "
-         "layout";
+  return "no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits; use more devices, or let "
+         "--search find a layout";
 }
 
 // The bytes that the busiest rank sends in a step, and how many of them over which axis.
@@ -212,14 +212,16 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan) {
       });
     }
   }
-  if (plan.schedule.rows.size() == 1) return best;
-  for (const std::string& placement : find_key("parallelism.vocabulary_parallel")->legal.choices) {
-    consider_changed([&](Config& other) { other.parallelism.vocabulary_parallel = placement; });
+  if (plan.schedule.rows.size() > 1) {
+    for (const std::string& placement : find_key("parallelism.vocabulary_parallel")->legal.choices) {
+      consider_changed([&](Config& other) { other.parallelism.vocabulary_parallel = placement; });
+    }
+    for (const PipelineSchedule& schedule : pipeline_schedules()) {
+      consider_changed([&](Config& other) { other.parallelism.pipeline_parallel_schedule = schedule.name; });
+    }
   }
-  for (const PipelineSchedule& schedule : pipeline_schedules()) {
-    consider_changed([&](Config& other) { other.parallelism.pipeline_parallel_schedule = schedule.name; });
-  }
-  return best;
+  if (best) return best;
+  return combined_change(plan, [&](int64_t bytes) { return fit_of(plan, bytes).fits(); });
 }
 
 std::string timeline_text(const Plan& plan, double time) {

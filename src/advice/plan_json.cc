@@ -108,6 +108,7 @@ void add_schedule(Json& out, const Plan& plan) {
   }
   out["timeline"] = {{"unit", plan.timeline.unit},
                      {"makespan", plan.timeline.makespan},
+                     {"row_interval", plan.row_interval},
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", max_rank_bubble(plan.timeline)},
@@ -121,7 +122,7 @@ void add_schedule_choices(Json& out, const Plan& plan) {
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
     out["schedule_choices"].push_back({{"schedule", choice.name},
                                        {"bubble", choice.bubble},
-                                       {"makespan", choice.makespan},
+                                       {"step", choice.step},
                                        {"memory_bytes", choice.memory_bytes},
                                        {"sent_bytes", choice.sent_bytes},
                                        {"otherwise", choice.otherwise},
@@ -134,7 +135,7 @@ void add_schedule_choices(Json& out, const Plan& plan) {
     out["vocabulary_choices"].push_back({{"vocabulary_parallel", choice.name},
                                          {"compute", choice.compute},
                                          {"parameter_bytes", choice.parameter_bytes},
-                                         {"makespan", choice.makespan},
+                                         {"step", choice.step},
                                          {"memory_bytes", choice.memory_bytes},
                                          {"otherwise", choice.otherwise},
                                          {"refusal", choice.refusal},

@@ -31,8 +31,8 @@ int64_t sent_between_stages(const Plan& plan) {
 }
 
 void fill_costs(ScheduleChoice& choice, const Plan& plan) {
-  choice.bubble = plan.timeline.bubble;
-  choice.makespan = plan.timeline.makespan;
+  choice.bubble = plan.bubble();
+  choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
   choice.sent_bytes = sent_between_stages(plan);
 }
@@ -167,6 +167,10 @@ std::string explain_pipeline(const Plan& plan) {
   out += fmt::format("  {}a rank idles for at most {} between its first and last pass\n",
                      plan.step_time ? "" : "(unit: a rank's mean forward of a microbatch); ",
                      times(max_rank_bubble(timeline)));
+  if (plan.post_validates()) {
+    out += fmt::format("  steps overlap (post-validation): one begins every {}, with a bubble of {:.1f} %\n",
+                       times(plan.row_interval), 100 * plan.bubble());
+  }
   return out + "\nstages and the costs of their passes\n" + explain_stages(plan) +
          "\npipeline ranks; most live: microbatches between F and B or W\n" + explain_ranks(plan);
 }
@@ -185,7 +189,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     if (is_legal && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");
     rows.push_back({choice.name, is_legal ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
-                    is_legal ? timeline_text(plan, choice.makespan) : "",
+                    is_legal ? timeline_text(plan, choice.step) : "",
                     is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     is_legal ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
   }

@@ -12,8 +12,8 @@ namespace orthant {
 /// One schedule for the same pipeline ranks, and its costs.
 struct ScheduleChoice {
   std::string name;
-  double bubble = 0;         // fraction of the step in which ranks idle
-  double makespan = 0;       // length of a step, in units of the plan's timeline
+  double bubble = 0;         // see Plan::bubble()
+  double step = 0;           // see Plan::step_length()
   int64_t memory_bytes = 0;  // of the rank that needs most
   int64_t sent_bytes = 0;    // outputs of stages and their gradients, sent per step by the busiest rank
   std::string otherwise = {};  // other settings that must change with the schedule; empty if none

@@ -21,7 +21,7 @@ constexpr const char* kKey = "parallelism.vocabulary_parallel";
 
 void fill_costs(VocabularyChoice& choice, const Plan& plan) {
   choice.compute = plan.timeline.busy;
-  choice.makespan = plan.timeline.makespan;
+  choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
   const int element = dtype_bytes(plan.config.training.dtype);
   choice.parameter_bytes.assign(choice.compute.size(), 0);
@@ -76,16 +76,17 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
 }
 
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan) {
-  const auto fits = [&](const VocabularyChoice& choice) {
-    return choice.refusal.empty() && fits_a_device(plan, choice.memory_bytes);
+  const auto is_candidate = [&](const VocabularyChoice& choice) {
+    const bool is_timed = plan.step_time.has_value() || !choice.waits_at_barriers();
+    return choice.refusal.empty() && is_timed && fits_a_device(plan, choice.memory_bytes);
   };
   double shortest = 0;
   for (const VocabularyChoice& choice : choices) {
-    if (fits(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
+    if (is_candidate(choice) && (shortest == 0 || choice.step < shortest)) shortest = choice.step;
   }
   const VocabularyChoice* best = nullptr;
   for (const VocabularyChoice& choice : choices) {
-    if (!fits(choice) || choice.makespan > 1.01 * shortest) continue;
+    if (!is_candidate(choice) || choice.step > 1.01 * shortest) continue;
     if (best == nullptr || choice.memory_bytes < best->memory_bytes) best = &choice;
   }
   return best;
@@ -107,17 +108,20 @@ std::string explain_vocabulary_choices(const Plan& plan) {
     if (&choice == best) remarks.push_back("recommended");
     if (!fits_a_device(plan, choice.memory_bytes)) remarks.push_back("does not fit");
     if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
+    if (!plan.step_time && choice.waits_at_barriers()) {
+      remarks.push_back("waits for messages in every microbatch, which only --hardware counts");
+    }
     rows.push_back(
         {choice.name, span_text(choice.compute, [&](double time) { return timeline_text(plan, time); }),
          span_text(choice.parameter_bytes, [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }),
-         timeline_text(plan, choice.makespan), format_bytes(static_cast<double>(choice.memory_bytes)),
+         timeline_text(plan, choice.step), format_bytes(static_cast<double>(choice.memory_bytes)),
          join(remarks, "; ")});
   }
+  const char* const timed = plan.step_time ? "" : "Times count FLOPs only. ";
   return text_table(rows) +
-         fmt::format(
-             "  Two numbers are the least and the most of any pipeline rank, with their ratio. {}\n"
-             "  Recommended is the shortest step that fits; of steps within 1 % of it, the least memory.\n",
-             plan.step_time ? "Times are those of a row." : "Times count FLOPs, and communication is hidden.");
+         fmt::format("  Two numbers are the least and the most of any pipeline rank, with their ratio. {}Recommended is the\n"
+                     "  shortest step that fits; of steps within 1 % of it, the least memory.\n",
+                     timed);
 }
 
 }  // namespace orthant

@@ -14,18 +14,21 @@ struct VocabularyChoice {
   std::string name;                          // as in a run file
   std::vector<double> compute;               // computation per step by pipeline rank, in units of the plan's timeline
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
-  double makespan = 0;       // length of a step, in units of the plan's timeline
+  double step = 0;           // see Plan::step_length()
   int64_t memory_bytes = 0;  // of the rank that needs most
   std::string otherwise = {};  // other settings that must change with this one; empty if none
   std::string refusal = {};  // why the choice is illegal; empty if it is legal
   bool chosen = false;       // this is the plan's own
+
+  /// True if all ranks wait for collectives in every microbatch. Without hardware, the time of these is not known.
+  bool waits_at_barriers() const { return name == "interlaced"; }
 };
 
 /// Returns every value of parallelism.vocabulary_parallel. Empty if the mesh has one pipeline rank.
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
-/// Returns the choice with the shortest row of those that fit a device; of the choices within 1 % of that, the one that
-/// needs least memory. Returns nullptr if no choice fits.
+/// Returns the choice with the shortest step of those that fit a device; of the choices within 1 % of that, the one that
+/// needs least memory. A choice whose waits are not timed is left out. Returns nullptr if there is no choice.
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with the recommendation; empty for one pipeline rank.

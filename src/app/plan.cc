@@ -80,7 +80,8 @@ int plan(const PlanArguments& arguments) {
   const bool is_for_cpus = config.run.device == "cpu";
   const MemoryNeed need =
       is_for_cpus ? memory_need(the_plan, the_plan.mesh.size(), machine_memory()) : MemoryNeed();
-  for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan)}) {
+  for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan), empty_ranks_warning(the_plan),
+                                     idle_settings_warning(the_plan)}) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }
   if (!arguments.svg.empty()) {

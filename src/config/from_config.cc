@@ -180,9 +180,9 @@ Mesh make_mesh(const Config& config, int ranks) {
 }
 
 SequencePlan make_sequence_plan(const Config& config, const Mesh& mesh) {
-  const auto& p = config.parallelism;
   const int ulysses = mesh.axis_size(kUlysses), ring = mesh.axis_size(kRing);
   check_context_parallel(config, ulysses, ring);
+  const ParallelismConfig p = without_idle_settings(config, mesh).parallelism;
   const int64_t summaries = config.model.linformer_length;  // needed even if there is no ring that sums them
   return {.ulysses = ulysses,
           .ring = ring,

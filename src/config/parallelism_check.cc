@@ -8,6 +8,7 @@
 #include "config/refusal.h"
 #include "config/table.h"
 #include "config/tensor_check.h"
+#include "mesh/axes.h"
 #include "parallel/sequence/placement_plan.h"
 
 namespace orthant {
@@ -18,22 +19,30 @@ constexpr std::string_view kDegrees[] = {
     "parallelism.context_parallel_ring", "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree",
 };
 
-// Keys that configure the ranks of one degree. While the degree is 1 they have no effect and must have their defaults.
-struct DegreeSetting {
+// Keys that configure the ranks of one axis. They have no effect while the axis has 1 rank. The layers of stages are not
+// among them: they must be those of the stages of 1 rank.
+struct AxisSetting {
   std::string_view key, degree;
+  const std::string& axis;
 };
-constexpr DegreeSetting kDegreeSettings[] = {
-    {"parallelism.tensor_parallel_sequence", "parallelism.tensor_parallel_degree"},
-    {"parallelism.context_parallel_attention", "parallelism.context_parallel_ring"},
-    {"parallelism.context_parallel_placement", "parallelism.context_parallel_ring"},
-    {"parallelism.context_parallel_window", "parallelism.context_parallel_ring"},
-    {"parallelism.context_parallel_reduction", "parallelism.context_parallel_ring"},
-    {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree"},
-    {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree"},
-    {"parallelism.pipeline_parallel_layers", "parallelism.pipeline_parallel_degree"},
-    {"parallelism.vocabulary_parallel", "parallelism.pipeline_parallel_degree"},
-    {"parallelism.pipeline_parallel_post_validation", "parallelism.pipeline_parallel_degree"},
+const AxisSetting kAxisSettings[] = {
+    {"parallelism.tensor_parallel_sequence", "parallelism.tensor_parallel_degree", kColumn},
+    {"parallelism.context_parallel_attention", "parallelism.context_parallel_ring", kRing},
+    {"parallelism.context_parallel_placement", "parallelism.context_parallel_ring", kRing},
+    {"parallelism.context_parallel_window", "parallelism.context_parallel_ring", kRing},
+    {"parallelism.context_parallel_reduction", "parallelism.context_parallel_ring", kRing},
+    {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree", kPipeline},
+    {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree", kPipeline},
+    {"parallelism.vocabulary_parallel", "parallelism.pipeline_parallel_degree", kPipeline},
+    {"parallelism.pipeline_parallel_post_validation", "parallelism.pipeline_parallel_degree", kPipeline},
 };
+
+// True if the key has a value other than its default, but no effect on this mesh. A schedule file is read in any case.
+bool is_idle(const AxisSetting& setting, const Config& config, const Mesh& mesh) {
+  const bool is_file = setting.key == "parallelism.pipeline_parallel_schedule" &&
+                       config.parallelism.pipeline_parallel_schedule.ends_with(".csv");
+  return mesh.axis_size(setting.axis) == 1 && !is_file && !has_default(config, setting.key);
+}
 
 int64_t degree(const Config& config, std::string_view key) {
   return *std::get<int64_t*>(find_key(key)->field(const_cast<Config&>(config)));
@@ -47,17 +56,6 @@ void check_degrees(const Config& config) {
       refuse(config, key, fmt::format("and {}: only one degree may be -1", config.locate(first)), {first});
     }
     first = key;
-  }
-}
-
-// `size` is the degree on these ranks, or -1 if it is not known yet.
-void check_degree_settings(const Config& config, std::string_view degree_key, int64_t size) {
-  if (size != 1) return;
-  for (const DegreeSetting& setting : kDegreeSettings) {
-    if (setting.degree != degree_key || has_default(config, setting.key)) continue;
-    const char* rest = degree(config, degree_key) == -1 ? ", which is 1 on these ranks" : "";
-    refuse(config, setting.key, fmt::format("has no effect with {}{}", config.locate(degree_key), rest),
-           {std::string(degree_key)});
   }
 }
 
@@ -92,7 +90,7 @@ void check_attention(const Config& config, int64_t ring) {
 void check_window(const Config& config, int64_t ring) {
   const int64_t window = config.parallelism.context_parallel_window;
   constexpr const char* kWindow = "parallelism.context_parallel_window";
-  if (window == 0) return;
+  if (window == 0 || ring == 1) return;
   if (config.parallelism.context_parallel_attention != "ring_attention") {
     refuse(config, kWindow, fmt::format("requires ring_attention, but {}", config.locate(kAttention)), {kAttention},
            {0});
@@ -105,9 +103,28 @@ void check_window(const Config& config, int64_t ring) {
 
 }  // namespace
 
+std::vector<std::string> idle_settings(const Config& config, const Mesh& mesh) {
+  std::vector<std::string> texts;
+  for (const AxisSetting& setting : kAxisSettings) {
+    if (!is_idle(setting, config, mesh)) continue;
+    texts.push_back(fmt::format("{} has no effect, because {} is 1 on these ranks",
+                                config.locate(setting.key), setting.degree));
+  }
+  return texts;
+}
+
+Config without_idle_settings(Config config, const Mesh& mesh) {
+  static const Config defaults;
+  for (const AxisSetting& setting : kAxisSettings) {
+    if (!is_idle(setting, config, mesh)) continue;
+    copy_value(*find_key(setting.key), defaults, config);
+    config.origins.erase(std::string(setting.key));
+  }
+  return config;
+}
+
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring) {
   const auto& p = config.parallelism;
-  check_degree_settings(config, kRingKey, ring);
   if (ulysses > config.model.num_attention_heads) {
     const std::string size = p.context_parallel_ulysses == -1 ? fmt::format(", which is {},", ulysses) : "";
     refuse(config, kUlyssesKey,
@@ -127,7 +144,6 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
 
 void check_parallelism(const Config& config) {
   check_degrees(config);
-  for (const std::string_view key : kDegrees) check_degree_settings(config, key, degree(config, key));
   check_tensor_kind(config);
   // This early check needs degrees that fit run.ranks. Other degrees are checked together with the mesh, which refuses
   // degrees that do not fit the ranks.

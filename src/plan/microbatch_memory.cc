@@ -55,6 +55,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     bytes.host += m.block(layer).host, bytes.host_block = std::max(bytes.host_block, m.block(layer).host);
   }
   const bool is_empty = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
+  bytes.sends_input = is_empty;
   bytes.kept = is_empty ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
   bytes.for_weights = for_weights;
   bytes.input = stage.first ? 0 : m.boundary;

@@ -261,16 +261,29 @@ VocabularyTimes PassTimer::vocabulary() const {
   const auto stream = static_cast<double>(sharding_.stream_bytes(rank_, sequences_));
   times.lookup.kernels = kernel(2 * stream);
   times.scatter.kernels = kernel(3 * stream);
-  VocabularyShape shape{.tokens = m,
-                        .stream = volume(sharding_.stream_shape(rank_, sequences_)),
-                        .element_bytes = shape_.element_bytes,
-                        .statistic_bytes = std::max(shape_.element_bytes, 4),
-                        .ranks = sharding_.mesh.axis_size(kPipeline)};
-  for (const Messages& messages : output_traffic(algorithm, loss, shape, 0)) {
-    times.barrier = std::max(times.barrier, collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(messages),
-                                                               {kPipeline}, 1, messages.bytes / messages.calls));
-  }
+  times.barriers = barriers();
   return times;
+}
+
+std::map<ActionKind, double> PassTimer::barriers() const {
+  using enum ActionKind;
+  const VocabularyAlgorithm& algorithm = *algorithm_of(sharding_);
+  const VocabularyShape shape{.tokens = tokens_,
+                              .stream = volume(sharding_.stream_shape(rank_, sequences_)),
+                              .element_bytes = shape_.element_bytes,
+                              .statistic_bytes = std::max(shape_.element_bytes, 4),
+                              .ranks = sharding_.mesh.axis_size(kPipeline)};
+  std::map<std::string, double> seconds;  // of one call, by collective
+  for (const int position : {0, 1}) {     // the root sends nothing in a reduce
+    for (const Messages& m : output_traffic(algorithm, make_output_loss(sharding_.config), shape, position)) {
+      double& longest = seconds[m.collective];
+      longest = std::max(longest, collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {kPipeline}, 1,
+                                                     m.bytes / m.calls));
+    }
+  }
+  const double broadcast = seconds["broadcast"], statistics = seconds["all_gather"], sum = seconds["reduce"];
+  return {{S, broadcast},   {Z, statistics}, {T, statistics}, {TW, statistics},
+          {B, sum + (algorithm.early() ? statistics : 0)}, {F, sum},        {EB, broadcast}};
 }
 
 double PassTimer::message(int from_pipeline_rank, int to_pipeline_rank) const {
@@ -289,7 +302,7 @@ Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stage
   const PassTimer timer(sharding, largest);
   Durations durations;
   const VocabularyTimes vocabulary = sharding.vocabulary.empty() ? VocabularyTimes() : timer.vocabulary();
-  durations.barrier_time = vocabulary.barrier;
+  durations.barrier_times = vocabulary.barriers;
   for (size_t s = 0; s < stages.size(); ++s) {
     const PassTimes times = timer.stage(stages[s]);
     durations.stage_times.push_back(

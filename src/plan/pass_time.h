@@ -37,7 +37,7 @@ struct VocabularyTimes {
   TimeParts exponentials;     // Z, which only the naive order has
   TimeParts gradients;        // T, or TW
   TimeParts lookup, scatter;  // E, EB
-  double barrier = 0;         // seconds of one collective between the ranks
+  std::map<ActionKind, double> barriers = {};  // as Durations::barrier_times
 };
 
 /// A computation that hides the messages of its products.
@@ -55,6 +55,9 @@ class PassTimer {
   PassTimes stage(const Stage& stage) const;
   /// Requires a vocabulary that is sharded over the pipeline.
   VocabularyTimes vocabulary() const;
+  /// Seconds of the barriers of that vocabulary, by the kind that waits: one collective over the pipeline ranks, or with
+  /// algorithm 2 two collectives for B, which waits for the statistics and then for the sum of the gradients.
+  std::map<ActionKind, double> barriers() const;
   /// Seconds of a message between stages of two pipeline ranks.
   double message(int from_pipeline_rank, int to_pipeline_rank) const;
 

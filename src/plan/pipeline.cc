@@ -82,7 +82,7 @@ std::vector<int64_t> split_by_cost(int64_t layers, const std::vector<int>& stage
   for (size_t stage = 0; stage < stage_owner.size(); ++stage) {
     stages_of_rank[static_cast<size_t>(stage_owner[stage])].push_back(stage);
   }
-  // redistributed() gives the last entry the fewest layers of equally good splits: the rank with the head must be last.
+  // redistributed() gives the last entry the fewest layers of equally good splits: the rank with the head is last.
   std::rotate(stages_of_rank.begin() + stage_owner.back(), stages_of_rank.begin() + stage_owner.back() + 1,
               stages_of_rank.end());
   const auto cut = [&](int of, size_t parts, bool has_head) {
@@ -219,15 +219,10 @@ int64_t stages_per_rank(const Config& config, const Mesh& mesh) {
            fmt::format("must be 0 or {} with {}", known.stages_per_rank, config.locate(kScheduleKey)), {kScheduleKey},
            {0});
   }
-  if (stages > layers / ranks) {
-    const bool few_layers = asked == 0 || layers < ranks;
-    const std::string key = few_layers ? kDegreeKey : kStagesKey;
-    const std::string other = !few_layers ? kDegreeKey : asked > 0 ? kStagesKey : kScheduleKey;
-    const double all = static_cast<double>(ranks) * static_cast<double>(stages);
-    refuse(config, key,
-           fmt::format("with {} makes {:.0f} stages, which must be at most {}", config.locate(other), all,
-                       config.locate(kLayersOfModel)),
-           {other, kLayersOfModel}, {0, static_cast<double>(layers / ranks), all});
+  // A stage may be without layers, but a rank needs no more stages than the model has layers.
+  if (asked > std::max<int64_t>(layers, known.stages_per_rank)) {
+    refuse(config, kStagesKey, fmt::format("must be at most {}", config.locate(kLayersOfModel)), {kLayersOfModel},
+           {static_cast<double>(layers), static_cast<double>(asked)});
   }
   require_countable_passes(config, stages * ranks, microbatches_of(config, mesh));
   return stages;
@@ -241,11 +236,6 @@ Schedule schedule_of(const Config& config, const Mesh& mesh) {
   const auto microbatches = static_cast<int>(microbatches_of(config, mesh));
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
     Schedule schedule = read_schedule(config, ranks, mesh.group_size(batch_axes(mesh)), microbatches);
-    if (const int stages = stage_count(schedule); stages > config.model.num_hidden_layers) {
-      refuse(config, kScheduleKey,
-             fmt::format("has {}, which must be at most {}", counted(stages, "stage"), config.locate(kLayersOfModel)),
-             {kLayersOfModel}, {static_cast<double>(stages)});
-    }
     require_countable_passes(config, stage_count(schedule), microbatches);
     return schedule;
   }
@@ -278,26 +268,34 @@ void check_layers(const Config& config, int64_t stages) {
   if (sum != layers) refuse_layers(fmt::format("must add up to {}, not to {}", config.locate(kLayersOfModel), sum));
 }
 
-// Returns `schedule`, which assumes equal durations, or the one that its generator makes from the stages' mean
-// durations if that is faster and no rank holds more. This matters for generators that place W by durations.
+// Completes the schedule, which assumes equal durations, with the passes of the sharded vocabulary. Or makes it again,
+// for the stages' mean durations, if that is faster and no rank then holds more. This matters for generators that place
+// W by durations.
 Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const std::vector<Stage>& stages,
                        const Durations& durations) {
-  const auto& name = sharding.config.parallelism.pipeline_parallel_schedule;
-  if (name.ends_with(".csv") || shards_vocabulary(sharding.config)) return schedule;
-  const auto ranks = static_cast<int>(schedule.rows.size());
+  const auto complete = [&](const Schedule& own) {
+    return sharding.vocabulary.empty() ? own : with_vocabulary(sharding, own, durations);
+  };
+  Schedule equal = complete(schedule);
+  const auto& p = sharding.config.parallelism;
+  if (p.pipeline_parallel_schedule.ends_with(".csv") || p.vocabulary_parallel == "interlaced") return equal;
+  const auto ranks = static_cast<int>(schedule.rows.size()), stages_of_rank = static_cast<int>(stages.size()) / ranks;
   StageFlops all;
   for (const StageFlops& stage : count_stage_flops(sharding.config, sharding.architecture, stages)) {
     all.forward += stage.forward, all.input += stage.input, all.weights += stage.weights;
   }
-  Schedule other =
-      add_messages(pipeline_schedule(name).make({.ranks = ranks,
-                                                 .stages_per_rank = static_cast<int>(stages.size()) / ranks,
-                                                 .microbatches = microbatch_count(schedule),
-                                                 .durations = Durations::of(all.forward, all.input, all.weights)}));
-  if (other == schedule) return other;
-  const Timeline now = simulate(schedule, durations), then = simulate(other, durations);
+  const Schedule fitted =
+      add_messages(pipeline_schedule(p.pipeline_parallel_schedule)
+                       .make({.ranks = ranks,
+                              .stages_per_rank = stages_of_rank,
+                              .microbatches = microbatch_count(schedule),
+                              .durations = Durations::of(all.forward, all.input, all.weights),
+                              .extra_warmup_forwards = count_extra_warmup_forwards(sharding.config, stages_of_rank)}));
+  if (fitted == schedule) return equal;
+  Schedule other = complete(fitted);
+  const Timeline now = simulate(equal, durations), then = simulate(other, durations);
   const bool holds_more = !std::ranges::equal(then.peak_in_flight, now.peak_in_flight, std::less_equal<>());
-  return holds_more || then.makespan >= now.makespan ? schedule : other;
+  return holds_more || then.makespan >= now.makespan ? equal : other;
 }
 
 // Splits the layers over the stages, in stage order. By default stages are as equal as possible, and the first ones
@@ -361,9 +359,8 @@ Pipeline make_pipeline(Sharding sharding) {
   require_one_microbatch(pipeline.config, pipeline.mesh, stage_count(schedule));
   check_layers(pipeline.config, stage_count(schedule));
   pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);
-  const Durations durations = estimate_durations(pipeline, pipeline.stages);
-  pipeline.passes = fit_to_stages(schedule, pipeline, pipeline.stages, durations);
-  if (!pipeline.vocabulary.empty()) pipeline.passes = with_vocabulary(pipeline, pipeline.passes, durations);
+  pipeline.passes =
+      fit_to_stages(schedule, pipeline, pipeline.stages, estimate_durations(pipeline, pipeline.stages));
   if (pipeline.has_gradients_by_unit()) split_into_units(pipeline);
   return pipeline;
 }

@@ -54,10 +54,17 @@ struct CommunicationEntry {
 /// Each step takes the value of the step before it and adds what it computes.
 struct Plan : ParameterPlacement {
   Timeline timeline;  // in seconds if the hardware is known; else from FLOPs, in mean forwards of a microbatch
+  /// Time from the beginning of a row to that of the next one, in the timeline's unit: its makespan, or less if
+  /// consecutive steps overlap (post-validation).
+  double row_interval = 0;
   std::optional<StepTime> step_time;  // if the hardware is known
   std::vector<MemoryBytes> memory;  // by rank
   std::vector<CommunicationEntry> communication;
 
+  /// Length of a step in the timeline's unit: the seconds of the whole step if the hardware is known, else row_interval.
+  double step_length() const { return step_time ? step_time->seconds : row_interval; }
+  /// The fraction of row_interval in which the ranks do not compute.
+  double bubble() const;
   /// The rank that needs most memory, the lowest of several, and its bytes.
   int worst_rank() const;
   int64_t largest_memory_bytes() const;

@@ -3,19 +3,21 @@
 
 #include <fmt/format.h>
 
+#include "config/parallelism_check.h"
 #include "plan/plan_limits.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
 
-Sharding make_sharding(const Config& config, const RunFacts& facts) {
+Sharding make_sharding(const Config& given, const RunFacts& facts) {
   Sharding sharding;
-  sharding.config = config;
   sharding.facts = facts;
-  sharding.architecture = make_architecture(config, facts.vocab_size);
-  require_countable(config, sharding.architecture, facts.ranks);
-  sharding.mesh = make_mesh(config, facts.ranks);
-  sharding.sequence = make_sequence_plan(config, sharding.mesh);
+  sharding.architecture = make_architecture(given, facts.vocab_size);
+  require_countable(given, sharding.architecture, facts.ranks);
+  sharding.mesh = make_mesh(given, facts.ranks);
+  sharding.idle_settings = idle_settings(given, sharding.mesh);
+  const Config& config = sharding.config = without_idle_settings(given, sharding.mesh);
+  sharding.sequence = make_sequence_plan(given, sharding.mesh);
   sharding.tensor = make_tensor_plan(config, sharding.mesh, sharding.sequence);
   const int shards = sharding.mesh.group_size(batch_axes(sharding.mesh));
   const auto& training = config.training;
@@ -23,7 +25,7 @@ Sharding make_sharding(const Config& config, const RunFacts& facts) {
     sharding.data_shards.push_back(
         make_data_shard(training.global_batch_size, training.local_batch_size, shards, coord));
   }
-  sharding.vocabulary = vocabulary_order_of(config, sharding.mesh);
+  sharding.vocabulary = vocabulary_order_of(config);
   return sharding;
 }
 

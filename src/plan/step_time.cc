@@ -74,8 +74,10 @@ double update_seconds(const ParameterPlacement& plan, const ParameterShard& held
   return seconds;
 }
 
+// With post-validation, the sum over the pipeline ranks is a chain of STEP and FINALIZE.
 double statistics_seconds(const ParameterPlacement& plan) {
-  const Axes axes = all_axes(plan.mesh);
+  Axes axes = all_axes(plan.mesh);
+  if (plan.post_validates()) std::erase(axes, kPipeline);
   const int64_t numbers = StepSignals::elements(plan.mesh.size());
   const int64_t bytes = reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
   return collective_seconds(plan.mesh, *plan.facts.hardware, 0, CollectiveKind::all_reduce, axes, 1, bytes);
@@ -105,6 +107,25 @@ double copy_seconds(const ParameterPlacement& plan, const ParameterShard& held, 
   }
   return seconds;
 }
+
+// Returns the seconds in which the rank copies its masters and optimizer state before an update that may be undone. The
+// last pipeline rank never undoes one.
+double backup_seconds(const ParameterPlacement& plan, const ParameterShard& held, int rank) {
+  if (!plan.post_validates() || plan.pipeline_rank(rank) + 1 == plan.mesh.axis_size(kPipeline)) return 0;
+  const auto owned =
+      static_cast<double>(plan.shards_optimizer() ? held.chunk_elements(plan.mesh, rank) : held.elements);
+  const double states = static_cast<double>(optimizer_spec(plan.config.optimizer).state.size());
+  return kernel_seconds(*plan.facts.hardware, 2 * owned * master_bytes(plan.config) * (1 + states));
+}
+
+// The work of a rank after its passes.
+struct AfterPasses {
+  AfterPasses(const ParameterPlacement& plan, const ParameterShards& held, int rank)
+      : reductions(copy_seconds(plan, held.of(rank), rank)),
+        update(backup_seconds(plan, held.of(rank), rank) + update_seconds(plan, held.of(rank), rank)),
+        gathers(statistics_seconds(plan) + weight_gather_seconds(plan, held.of(rank), rank)) {}
+  double reductions, update, gathers;
+};
 
 // The parts of all passes of the pipeline rank's row.
 TimeParts parts_of_row(const ParameterPlacement& plan, int pipeline_rank) {
@@ -152,34 +173,37 @@ Durations action_seconds(const ParameterPlacement& plan, const ParameterShards& 
       if (plan.shards_weights() && plan.belongs_to_unit(bucket)) unshard += gather_seconds(plan, rank, own);
     }
     if (plan.post_validates()) {
+      const AfterPasses after(plan, held, rank);
       durations.stage_times[stage][static_cast<size_t>(ActionKind::STEP)] =
-          update_seconds(plan, held.of(rank), rank) + weight_gather_seconds(plan, held.of(rank), rank);
+          after.reductions + after.update + after.gathers;
     }
   }
   return durations;
 }
 
-StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline) {
+StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline,
+                         double row_interval) {
   StepTime time;
   const auto busiest = std::ranges::max_element(timeline.busy);
   const int pipeline_rank = static_cast<int>(busiest - timeline.busy.begin());
+  const int own = representative(plan.mesh, pipeline_rank);
+  time.passes = parts_of_row(plan, pipeline_rank);
+  if (plan.post_validates()) {
+    const AfterPasses after(plan, held, own);  // in STEP, which is a part of the row
+    time.reductions = after.reductions, time.update = after.update, time.gathers = after.gathers;
+    time.idle = std::max(0.0, row_interval - *busiest);
+    time.seconds = row_interval;
+    return time;
+  }
   double last_pass = 0;  // end of the last pass of any rank
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last_pass = std::max(last_pass, span.end);
   }
-  time.passes = parts_of_row(plan, pipeline_rank);
   time.idle = std::max(0.0, last_pass - *busiest);
-  time.reductions = timeline.makespan - last_pass;
-  if (!plan.post_validates()) {
-    // The slowest pipeline rank updates the most.
-    for (int at = 0; at < plan.mesh.axis_size(kPipeline); ++at) {
-      const int rank = representative(plan.mesh, at);
-      time.update = std::max(time.update, update_seconds(plan, held.of(rank), rank));
-      time.gathers = std::max(time.gathers, weight_gather_seconds(plan, held.of(rank), rank));
-    }
-    time.reductions += copy_seconds(plan, held.of(representative(plan.mesh, pipeline_rank)),
-                                       representative(plan.mesh, pipeline_rank));
-    time.gathers += statistics_seconds(plan);
+  time.reductions = timeline.makespan - last_pass + copy_seconds(plan, held.of(own), own);
+  for (int at = 0; at < plan.mesh.axis_size(kPipeline); ++at) {  // the slowest pipeline rank updates the most
+    const AfterPasses after(plan, held, representative(plan.mesh, at));
+    time.update = std::max(time.update, after.update), time.gathers = std::max(time.gathers, after.gathers);
   }
   time.seconds = last_pass + time.reductions + time.update + time.gathers;
   return time;

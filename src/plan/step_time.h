@@ -26,8 +26,11 @@ struct StepTime {
 /// Durations of all Actions of the plan's schedule. Requires facts.hardware.
 Durations action_seconds(const ParameterPlacement& plan, const ParameterShards& held);
 
-/// Returns the time of a step whose row has this timeline, in seconds. Requires facts.hardware.
-StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline);
+/// Returns the time of a step whose row has this timeline, in seconds. With post-validation, the row contains the
+/// update, and row_interval is the time from one row to the next, in which `idle` includes waits for reductions.
+/// Requires facts.hardware.
+StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& held, const Timeline& timeline,
+                         double row_interval);
 
 /// FLOPs of the model in a step, divided by what all devices could do at their peak in the step's time ("model FLOPs
 /// utilization"). Attention counts the pairs of the mask, or all pairs if `all_pairs`: both conventions are in use.

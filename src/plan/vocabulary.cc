@@ -35,15 +35,10 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
 
 }  // namespace
 
-std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
+std::string vocabulary_order_of(const Config& config) {
   const auto& p = config.parallelism;
   if (p.vocabulary_parallel == "none") return "";
   const auto law = [&](const char* text) { return fmt::format("{} {}", text, config.locate(kKey)); };
-  if (mesh.axis_size(kPipeline) == 1) {
-    const std::string degree = "parallelism.pipeline_parallel_degree";
-    refuse(config, kKey, fmt::format("requires several pipeline ranks, but {} is 1 rank", config.locate(degree)),
-           {degree});
-  }
   if (!shards_vocabulary(config)) {
     const bool by_cost = p.pipeline_parallel_layers.empty() || p.pipeline_parallel_layers == std::vector<int64_t>{-1};
     if (!by_cost) refuse(config, "parallelism.pipeline_parallel_layers", law("must be [] with"), {kKey});

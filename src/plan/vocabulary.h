@@ -10,9 +10,9 @@
 
 namespace orthant {
 
-/// Returns the value of Sharding::vocabulary. Throws ConfigError if the mesh, the layers of the stages or the schedule
-/// do not permit the run file's parallelism.vocabulary_parallel.
-std::string vocabulary_order_of(const Config& config, const Mesh& mesh);
+/// Returns the value of Sharding::vocabulary for several pipeline ranks. Throws ConfigError if the layers of the stages
+/// or the schedule do not permit the run file's parallelism.vocabulary_parallel.
+std::string vocabulary_order_of(const Config& config);
 
 /// Returns the algorithm of the output layer; nullptr if the vocabulary is not sharded.
 const VocabularyAlgorithm* algorithm_of(const Sharding& sharding);

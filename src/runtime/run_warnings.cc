@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 namespace orthant {
 
@@ -56,6 +57,21 @@ std::string idle_ranks_warning(const Plan& plan) {
       plan.config.locate("training.global_batch_size"),
       plan.data_shards.size(), plan.data_shards.size());
 }
+
+std::string empty_ranks_warning(const Plan& plan) {
+  if (!plan.vocabulary.empty()) return "";
+  std::set<int> working;
+  for (const Stage& stage : plan.stages) {
+    if (stage.layers.size() > 0 || stage.first || stage.last) working.insert(stage.owner);
+  }
+  const int ranks = plan.mesh.axis_size(kPipeline), empty = ranks - static_cast<int>(working.size());
+  if (empty == 0) return "";
+  return fmt::format("{} of {} {} no layer: lower parallelism.pipeline_parallel_degree to {}, or change "
+                     "parallelism.pipeline_parallel_layers",
+                     empty, counted(ranks, "pipeline rank"), empty == 1 ? "has" : "have", working.size());
+}
+
+std::string idle_settings_warning(const Plan& plan) { return join(plan.idle_settings, "; "); }
 
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {
   const int64_t needed = checkpoint_bytes(plan);

@@ -27,6 +27,9 @@ class RowWalk {
         stage_with_loss_(stage_with_loss),
         leaving_(row.size()),
         trace_(row.size()) {
+    for (const Action& action : row) {
+      if (action.kind == SEND_F) sending_.insert(action.stage);
+    }
     for (at_ = 0; at_ < row_.size(); ++at_) follow(row_[at_]);
     at_ = row_.empty() ? 0 : row_.size() - 1;
     complete_reduction();
@@ -123,6 +126,7 @@ class RowWalk {
     messages_ -= leaving_[place];
     const auto send_completion = static_cast<size_t>(send_completions_[action]);
     const MicrobatchBytes bytes = bytes_of(action);
+    if (action.kind == SEND_F && bytes.sends_input) return;
     if (send_completion < row_.size()) leaving_[send_completion] += action.kind == SEND_F ? bytes.output : bytes.input;
   }
 
@@ -134,7 +138,7 @@ class RowWalk {
         kept_ += bytes.kept, host_ += bytes.host;
         most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
         peak(bytes.forward + other_block(bytes));
-        messages_ += bytes.output;
+        if (!bytes.sends_input || !sending_.contains(action.stage)) messages_ += bytes.output;
         break;
       case B:
       case I:
@@ -170,6 +174,7 @@ class RowWalk {
   const BytesOf& bytes_of_;
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
+  std::set<int> sending_;      // stages whose output goes to another rank
   RowBytes most_;
   size_t at_ = 0;               // index of the present Action
   int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress

@@ -127,7 +127,7 @@ class Simulation {
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
-    const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_time);
+    const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier(action));
     if (!open_s) return false;
     double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(action.stage)], *open_s});
     if (produces_result(action) && made_s_.has(producer_of(action))) {
@@ -281,6 +281,11 @@ BucketReduction Durations::reduction(const Action& reduce) const {
 
 double Durations::scale(int microbatch) const {
   return microbatch < 0 || microbatch_scale.empty() ? 1 : microbatch_scale.at(static_cast<size_t>(microbatch));
+}
+
+double Durations::barrier(const Action& action) const {
+  const auto found = barrier_times.find(action.kind == ActionKind::I ? ActionKind::B : action.kind);
+  return (found == barrier_times.end() ? barrier_time : found->second) * scale(microbatch_of(action));
 }
 
 double Durations::link(int from, int to, int microbatch) const {

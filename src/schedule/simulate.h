@@ -9,7 +9,7 @@
 // - The computations of a stage wait for its UNSHARD.
 // - A REDUCE begins at its position in the row, or earlier, when its gradients are complete, and when the reductions
 //   before it have ended. Nothing in the row waits for it, except STEP and FINALIZE.
-// - A barrier of the vocabulary layers opens barrier_time after the last rank has fed it.
+// - A barrier of the vocabulary layers opens barrier() after the last rank has fed it.
 // - STEP and FINALIZE begin link_time after the rank that they wait for has begun its own: the k-th of a row waits for
 //   the k-th of the other row.
 #pragma once
@@ -40,7 +40,8 @@ struct Durations {
   std::vector<std::array<double, kActionKinds>> stage_times;
   double link_time = 0;                              // one message between neighboring stages on different ranks
   std::map<std::pair<int, int>, double> link_times;  // exceptions from link_time, by sending and receiving rank
-  double barrier_time = 0;                           // one collective of the vocabulary layers
+  double barrier_time = 0;                           // one barrier of the vocabulary layers (barriers.h)
+  std::map<ActionKind, double> barrier_times;        // exceptions from barrier_time, by the kind that waits; I is B
   std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
   /// Reductions by stage and bucket of the stage, which replace all other durations of REDUCE. Empty: not given.
   std::vector<std::vector<BucketReduction>> reductions;
@@ -57,6 +58,8 @@ struct Durations {
   BucketReduction reduction(const Action& reduce) const;
   /// The factor of a microbatch; 1 for -1.
   double scale(int microbatch) const;
+  /// Time from the last arrival at the barrier of the vocabulary layers to the beginning of the Action that waits there.
+  double barrier(const Action& action) const;
   /// Duration of the message between two ranks that belongs to a microbatch; -1: to none.
   double link(int from, int to, int microbatch = -1) const;
 };

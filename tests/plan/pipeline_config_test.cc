@@ -47,20 +47,19 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
   EXPECT_TRUE(says(refusal(4, of("zb_z", 4)), {"parallelism.pipeline_parallel_schedule", "dual_pipe_v", "FILE.csv"}));
 }
 
-TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
-  const std::string words = "model.num_hidden_layers = 8 (command line); set ";
-  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)),
-                   {"pipeline_parallel_degree = 9", "makes 9 stages, which must be at most " + words + "it to 3"}));
-  EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
-                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages, which must be at most " + words,
-                    "set parallelism.pipeline_parallel_schedule to \"1f1b\""}));
-  EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
-                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 0"}));
-  EXPECT_TRUE(
-      says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
-           {"pipeline_parallel_stages_per_rank = 50", "must be at most model.num_hidden_layers = 8", "; set it to 4"}));
-  EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
-                   {"makes 450 stages, which must be at most " + words}));
+TEST(PipelineConfig, StagesMayBeMoreThanLayers) {
+  EXPECT_EQ(refusal(9, of("1f1b", 9)), "");
+  EXPECT_EQ(refusal(5, of("zb_v", 5)), "");
+  EXPECT_EQ(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=8"})), "");
+}
+
+TEST(PipelineConfig, StagesOfARankAreAtMostAsManyAsLayers) {
+  for (const char* stages : {"50", "9223372036854775807"}) {
+    EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {fmt::format("pipeline_parallel_stages_per_rank={}", stages)})),
+                     {fmt::format("pipeline_parallel_stages_per_rank = {}", stages),
+                      "must be at most model.num_hidden_layers = 8", "; set it to "}))
+        << stages;
+  }
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
                    {"pipeline_parallel_stages_per_rank = 2", "must be 0 or 1 with", "set it to 1"}));
   EXPECT_TRUE(says(refusal(4, of("interleaved_1f1b", 4, {"pipeline_parallel_stages_per_rank=-1"})),
@@ -115,9 +114,8 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "one line for each of 2 pipeline ranks, but it has 1"}));
   EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "unknown kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
-  const Words short_model = {two[0], "model.num_hidden_layers=1"};
-  EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
-                   {"has 2 stages, which must be at most model.num_hidden_layers = 1"}));
+  const Words short_model = {two[0], "model.num_hidden_layers=1"};  // the second stage has no layers
+  EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model), "");
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)),
                    {"nowhere.csv", "there is no such file", "; name an existing CSV file or one of gpipe, 1f1b, "}));
@@ -128,8 +126,6 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
 
 TEST(PipelineConfig, PostValidation) {
   const std::string key = "pipeline_parallel_post_validation=true";
-  EXPECT_TRUE(says(refusal(2, {key}), {"parallelism.pipeline_parallel_post_validation", "pipeline_parallel_degree = 1",
-                                       "set it to false"}));
   const Plan plain = plan_of(4, of("zb_h2", 4)), post = plan_of(4, of("zb_h2", 4, {key}));
   const Plan sgd = plan_of(4, of("zb_h2", 4, {key}), {"optimizer.name=sgd"});
   for (size_t rank = 0; rank < 4; ++rank) {
@@ -153,6 +149,45 @@ TEST(PipelineConfig, PostValidation) {
     }
   }
   EXPECT_EQ(sends, 3 + 3);
+}
+
+// While a degree is 1, the keys that configure its ranks have no effect: the plan is the one without them, and says so.
+// So one degree can be varied alone. Control: with 2 ranks they have an effect.
+TEST(PipelineConfig, SettingsOfADegreeOfOneHaveNoEffect) {
+  struct Idle {
+    std::string setting, degree;
+  };
+  const std::string pipeline = "pipeline_parallel_degree", ring = "context_parallel_ring";
+  for (const auto& [setting, degree] : std::vector<Idle>{{"tensor_parallel_sequence=false", "tensor_parallel_degree"},
+                                                         {"context_parallel_attention=ring_self_attention", ring},
+                                                         {"context_parallel_placement=stripe", ring},
+                                                         {"context_parallel_window=2", ring},
+                                                         {"pipeline_parallel_schedule=gpipe", pipeline},
+                                                         {"pipeline_parallel_schedule=zb_v", pipeline},
+                                                         {"vocabulary_parallel=algorithm_2", pipeline},
+                                                         {"pipeline_parallel_post_validation=true", pipeline}}) {
+    // The degree is 1 because it is given as 1, or because no ranks are left for it.
+    for (const Words& one : {Words{}, Words{"data_parallel_degree=2", degree + "=-1"}}) {
+      Words idle = one;
+      idle.push_back(setting);
+      const Plan plan = plan_of(2, idle), without = plan_of(2, one);
+      const std::string key = setting.substr(0, setting.find('='));
+      ASSERT_EQ(plan.idle_settings.size(), 1u) << setting;
+      EXPECT_TRUE(says(plan.idle_settings[0], {"parallelism." + key, "has no effect", degree + " is 1"})) << setting;
+      EXPECT_TRUE(without.idle_settings.empty());
+      EXPECT_EQ(plan.schedule, without.schedule) << setting;
+      EXPECT_EQ(plan.largest_memory_bytes(), without.largest_memory_bytes()) << setting;
+      EXPECT_EQ(plan.largest_communication_bytes(), without.largest_communication_bytes()) << setting;
+    }
+    if (setting == "context_parallel_window=2") continue;  // must divide a larger ring
+    EXPECT_TRUE(plan_of(2, {degree + "=2", setting}).idle_settings.empty()) << setting;
+  }
+  // Stages and layers that contradict the degree, and settings that contradict each other, are still refused.
+  EXPECT_TRUE(says(refusal(2, {"pipeline_parallel_layers=4,4"}), {"must name all 1 stage, not 2", "set it to []"}));
+  EXPECT_EQ(refusal(2, {"pipeline_parallel_layers=8"}), "");
+  EXPECT_EQ(refusal(2, {"pipeline_parallel_layers=-1"}), "");
+  EXPECT_TRUE(says(refusal(2, {"context_parallel_attention=linformer"}), {"requires Linformer"}));
+  EXPECT_TRUE(says(refusal(2, {"context_parallel_reduction=all_reduce"}), {"requires ring_self_attention"}));
 }
 
 TEST(PipelineConfig, WhatOtherAxesCannotBeIsStillRefusedByName) {

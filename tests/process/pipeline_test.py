@@ -123,7 +123,8 @@ class Pipeline(ProcessTest):
         (self.folder / "one.csv").write_text("0F0,0B0\n1F0,1B0\n")
         for keys, parts in (
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
-                (stages("zb_v", 2, "model.num_hidden_layers=3"), ("makes 4 stages, which must be at most model.num_hidden_layers = 3",)),
+                (stages("interleaved_1f1b", 2, "parallelism.pipeline_parallel_stages_per_rank=9"),
+                 ("pipeline_parallel_stages_per_rank = 9", "must be at most model.num_hidden_layers = 4")),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
                 (stages("one.csv", 2),
                  ("the schedule is for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = ",

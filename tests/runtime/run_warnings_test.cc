@@ -51,6 +51,21 @@ TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   EXPECT_TRUE(free_disk_bytes("no/such/folder"));  // of the working directory
 }
 
+TEST(RunWarnings, OfPipelineRanksWithoutLayersAndOfSettingsWithoutEffect) {
+  const TinyRun run;  // of two layers
+  const auto on = [&](int ranks, const std::string& more) {
+    return run.plan(ranks, {fmt::format("parallelism.pipeline_parallel_degree={}", ranks), "parallelism." + more});
+  };
+  const std::string schedule = "pipeline_parallel_schedule=";
+  EXPECT_EQ(empty_ranks_warning(on(3, schedule + "1f1b")), "");  // the last rank has the head
+  EXPECT_TRUE(says(empty_ranks_warning(on(5, schedule + "1f1b")),
+                   {"2 of 5 pipeline ranks have no layer", "pipeline_parallel_degree to 3"}));
+  EXPECT_EQ(empty_ranks_warning(on(5, "vocabulary_parallel=algorithm_2")), "");
+  EXPECT_EQ(idle_settings_warning(on(2, schedule + "gpipe")), "");
+  EXPECT_TRUE(says(idle_settings_warning(on(1, schedule + "gpipe")),
+                   {"parallelism.pipeline_parallel_schedule = \"gpipe\"", "has no effect"}));
+}
+
 TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {
   EXPECT_EQ(cores_warning(2, 1, 2), "");
   EXPECT_EQ(cores_warning(1, 2, 2), "");

@@ -199,6 +199,17 @@ TEST(Simulate, BarriersOfTheVocabularyByHand) {
   EXPECT_EQ(span_of(three, "1T0").start, 11.25);
   EXPECT_EQ(span_of(three, "1B0").start, 16.75);
   for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_in_flight, (std::vector<int>{1, 1}));
+  // Every barrier may take a time of its own; that of a microbatch with half the sequences takes half.
+  Durations apart = durations;
+  apart.barrier_times = {{S, 0.25}, {TW, 1}, {B, 2}, {F, 0.75}, {EB, 0.5}};
+  const std::string csv = begin0 + "0TW0," + end0 + begin1 + "1B0,1TW0,1EB0\n";
+  const Timeline own = simulate(parse_csv(csv), apart);
+  EXPECT_EQ(span_of(own, "0F0").start, 1.75);
+  EXPECT_EQ(span_of(own, "0S0").start, 6.25);   // 1F0 ends at 6
+  EXPECT_EQ(span_of(own, "0TW0").start, 10.25);  // 0S0 ends at 9.25
+  EXPECT_EQ(span_of(own, "1B0").start, 11.25);
+  apart.microbatch_scale = {0.5};
+  EXPECT_EQ(span_of(simulate(parse_csv(csv), apart), "0F0").start, 0.5 + 0.375);
   // On one rank, no barrier waits.
   const Timeline alone = simulate(parse_csv("0E0,0F0,0S0,0T0,0B0,0EB0\n"), durations);
   EXPECT_EQ(alone.bubble, 0);

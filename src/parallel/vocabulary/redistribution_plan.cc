@@ -8,15 +8,19 @@
 namespace orthant {
 namespace {
 
-/// Gives each layer in turn to the stage that is shortest with it, among stages with room; the first of equal ones.
+/// Gives each layer in turn to the stage that is shortest with it, among stages with room. Of equal stages it takes the
+/// first, but the very first stage last.
 std::vector<int> assign_greedily(int layers, const std::vector<double>& beside, const std::vector<int>& room) {
-  std::vector<int> out(beside.size(), 0);
+  const size_t stages = beside.size();
+  std::vector<int> out(stages, 0);
   for (int layer = 0; layer < layers; ++layer) {
-    size_t best = beside.size();
-    for (size_t stage = 0; stage < beside.size(); ++stage)
-      if (out[stage] < room[stage] && (best == beside.size() || out[stage] + beside[stage] < out[best] + beside[best]))
+    size_t best = stages;
+    for (size_t i = 1; i <= stages; ++i) {
+      const size_t stage = i % stages;
+      if (out[stage] < room[stage] && (best == stages || out[stage] + beside[stage] < out[best] + beside[best]))
         best = stage;
-    ORTHANT_CHECK(best < beside.size(), layers, "no room for as many layers");
+    }
+    ORTHANT_CHECK(best < stages, layers, "no room for as many layers");
     ++out[best];
   }
   return out;
@@ -33,8 +37,8 @@ std::vector<int> redistributed(int layers, const std::vector<double>& beside) {
     room[stage] = std::clamp(static_cast<int>(std::floor(longest - beside[stage] + 1e-9)), 0, layers);
     all += room[stage];
   }
-  // Surplus room is taken from the last stage.
-  room.back() = std::max(0, room.back() - (all - layers));
+  // Surplus room is taken from the last stage if it has other work.
+  if (beside.back() > 0) room.back() = std::max(0, room.back() - (all - layers));
   return assign_greedily(layers, beside, room);
 }
 

@@ -9,25 +9,13 @@
 #include <vector>
 
 #include "schedule/passes.h"
+#include "schedule/steps.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/schedule/machine.h"
 
 namespace orthant::post_validation_test {
 namespace {
-
-/// Repeats each row `times` times with increasing microbatch numbers, so that one Timeline shows several steps.
-Schedule repeated(const Schedule& schedule, int times) {
-  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
-  const int microbatches = microbatch_count(schedule);
-  for (size_t rank = 0; rank < out.rows.size(); ++rank)
-    for (int i = 0; i < times; ++i)
-      for (Action action : schedule.rows[rank]) {
-        if (facts(action.kind).counts == NumberMeaning::microbatch) action.microbatch += i * microbatches;
-        out.rows[rank].push_back(action);
-      }
-  return out;
-}
 
 using enum ActionKind;
 
@@ -78,9 +66,9 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
       Durations equal = Durations::of(unit, unit, unit);
       for (const double step_s : {0.0, 2.0}) {
         const Durations times = equal.with(STEP, step_s);
-        EXPECT_EQ(max_rank_bubble(simulate(repeated(schedule, 3), times)), 0) << p << " ranks";
+        EXPECT_EQ(max_rank_bubble(simulate(repeat_steps(schedule, 3), times)), 0) << p << " ranks";
         // The control: in synchronous steps, all ranks wait for the last one between each two of the three steps.
-        EXPECT_EQ(max_rank_bubble(simulate(repeated(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
+        EXPECT_EQ(max_rank_bubble(simulate(repeat_steps(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
       }
     }
 }
@@ -88,7 +76,7 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
 /// The end of the last computation of three steps, in seconds.
 double last_pass_s(const Schedule& schedule, const Durations& durations) {
   double end_s = 0;
-  for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
+  for (const Span& span : simulate(repeat_steps(schedule, 3), durations).spans)
     if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end);
   return end_s;
 }
