@@ -59,7 +59,7 @@ TEST(Answer, OffersTheFastestChangeThatFits) {
     EXPECT_TRUE(!fits || change->step_seconds <= other.step_seconds) << other.change;
   }
   Hardware none = little;
-  none.device.memory_bytes = 2e9;
+  none.device.memory_bytes = 1.01e9;
   none.process_memory.context_bytes = 1e9;
   EXPECT_FALSE(fastest_that_fits(plan_on(&none, 4)));
   EXPECT_TRUE(says(explain_answer(plan_on(&none, 4)), {"use more devices"}));
