@@ -76,7 +76,7 @@ std::string memory_text(const Plan& plan) {
   const std::optional<Alternative> change = fastest_that_fits(plan);
   if (!change) {
     return text +
-           "          no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits: use more devices\n";
+           "          no change of ZeRO, recomputation or mesh that was compared fits: use more devices\n";
   }
   return text + fmt::format("          {} fits, with a step of {:.4g} s\n", change->change, change->step_seconds);
 }
