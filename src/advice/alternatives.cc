@@ -40,8 +40,8 @@ int num_replicas(const Plan& plan, int moved) {
   return plan.mesh.size() / (plan.tensor.ranks() * plan.mesh.axis_size(kPipeline) * moved);
 }
 
-// Returns the configuration in which `tensor` x `pipeline` times as many ranks share a replica of the model, and as many
-// times fewer data ranks remain. Returns nothing if the data ranks cannot be divided so.
+// Returns the configuration in which `tensor` x `pipeline` times as many ranks share a replica of the model, and fewer
+// data ranks remain by the same factor. Returns nothing if the data ranks cannot be divided so.
 std::optional<Config> with_fewer_data_ranks(const Plan& plan, int tensor, int pipeline) {
   if (data_ranks(plan.mesh) % (tensor * pipeline) != 0) return {};
   Config other = plan.config;

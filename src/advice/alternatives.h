@@ -39,10 +39,10 @@ std::string changed_settings(const Config& before, const Config& after);
 /// planning refuses, or that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
-/// Returns a change of several settings whose memory `fits` accepts, if no single change does. Of the meshes of the same
-/// ranks it takes the one that makes fewest data ranks tensor or pipeline ranks. On that mesh, it takes the least of:
-/// no more, ZeRO 3, recomputation of all blocks, both. A pipeline also shards the vocabulary. Otherwise it returns
-/// nothing, and sets `least`, if given, to the change that needs least memory.
+/// Returns a change of several settings whose memory `fits` accepts. It takes the mesh of the same ranks that makes
+/// fewest data ranks tensor or pipeline ranks, and on it the first of: no other change, ZeRO 3, recomputation of all
+/// blocks, both. A pipeline also shards the vocabulary. If nothing fits, it returns nothing, and sets `least`, if
+/// given, to the change that needs least memory.
 std::optional<Alternative> combined_change(const Plan& plan, const std::function<bool(int64_t bytes)>& fits,
                                            std::optional<Alternative>* least = nullptr);
 

@@ -117,10 +117,10 @@ std::string explain_vocabulary_choices(const Plan& plan) {
          timeline_text(plan, choice.step), format_bytes(static_cast<double>(choice.memory_bytes)),
          join(remarks, "; ")});
   }
-  const char* const timed = plan.step_time ? "" : "Times count FLOPs only. ";
+  const char* const timed = plan.step_time ? "Steps include the update." : "Times count FLOPs only.";
   return text_table(rows) +
-         fmt::format("  Two numbers are the least and the most of any pipeline rank, with their ratio. {}Recommended is the\n"
-                     "  shortest step that fits; of steps within 1 % of it, the least memory.\n",
+         fmt::format("  Two numbers are the least and the most of any pipeline rank, with their ratio. {}\n"
+                     "  Recommended is the shortest step that fits; of steps within 1 % of it, the least memory.\n",
                      timed);
 }
 

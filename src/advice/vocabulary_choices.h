@@ -27,8 +27,8 @@ struct VocabularyChoice {
 /// Returns every value of parallelism.vocabulary_parallel. Empty if the mesh has one pipeline rank.
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
-/// Returns the choice with the shortest step of those that fit a device; of the choices within 1 % of that, the one that
-/// needs least memory. A choice whose waits are not timed is left out. Returns nullptr if there is no choice.
+/// Returns the choice with the shortest step of those that fit a device. Of the choices within 1 % of that, it takes
+/// the one that needs least memory. A choice whose waits are not timed is left out. Returns nullptr if none is left.
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with the recommendation; empty for one pipeline rank.

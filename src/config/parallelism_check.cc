@@ -19,8 +19,8 @@ constexpr std::string_view kDegrees[] = {
     "parallelism.context_parallel_ring", "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree",
 };
 
-// Keys that configure the ranks of one axis. They have no effect while the axis has 1 rank. The layers of stages are not
-// among them: they must be those of the stages of 1 rank.
+// Keys that configure the ranks of one axis. They have no effect while the axis has 1 rank. The layers of stages are
+// not among them: they must be those of the stages of 1 rank.
 struct AxisSetting {
   std::string_view key, degree;
   const std::string& axis;

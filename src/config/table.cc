@@ -297,8 +297,9 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
      "progress and event files; mfu: model FLOPs divided by the FLOPs that matrix products reach; exposed "
      "communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits for messages"},
     {"checkpoint", "saved training state"},
-    {"parallelism", "degrees of the mesh; at most one may be -1, which takes the remaining ranks; other keys of a degree "
-                    "that is 1 have no effect"},
+    {"parallelism",
+     "degrees of the mesh; at most one may be -1, which takes the remaining ranks; other keys of a degree that is 1 "
+     "have no effect"},
 };
 
 }  // namespace

@@ -67,7 +67,8 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   // backward, these have freed their tensors or left a part for W, and their reductions are in progress. The reductions
   // of a block count from the next block on.
   int64_t forward = layers > 0 ? 0 : is_empty ? m.batch : m.boundary;
-  if (layers == 0) bytes.backward = bytes.backward_for_input = m.boundary;
+  // A stage without layers returns a copy of the gradient that it reads.
+  if (layers == 0) bytes.backward = bytes.backward_for_input = (is_empty ? 2 : 1) * m.boundary;
   int64_t freed = head, used = 0;  // bytes that the blocks after this one keep, and leave for W
   bytes.summands = stage.last && !begun.empty() ? begun.back() : 0;
   const int64_t first_held = holds && has_dropout ? m.boundary : 0;  // the message, unless W reads it

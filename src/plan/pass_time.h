@@ -55,8 +55,8 @@ class PassTimer {
   PassTimes stage(const Stage& stage) const;
   /// Requires a vocabulary that is sharded over the pipeline.
   VocabularyTimes vocabulary() const;
-  /// Seconds of the barriers of that vocabulary, by the kind that waits: one collective over the pipeline ranks, or with
-  /// algorithm 2 two collectives for B, which waits for the statistics and then for the sum of the gradients.
+  /// Seconds of the barriers of that vocabulary, by the kind that waits: one collective over the pipeline ranks. With
+  /// algorithm 2, B waits for two: the statistics, and then the sum of the gradients.
   std::map<ActionKind, double> barriers() const;
   /// Seconds of a message between stages of two pipeline ranks.
   double message(int from_pipeline_rank, int to_pipeline_rank) const;

@@ -61,7 +61,7 @@ struct Plan : ParameterPlacement {
   std::vector<MemoryBytes> memory;  // by rank
   std::vector<CommunicationEntry> communication;
 
-  /// Length of a step in the timeline's unit: the seconds of the whole step if the hardware is known, else row_interval.
+  /// Length of a step in the timeline's unit: the seconds of the whole step, or row_interval without hardware.
   double step_length() const { return step_time ? step_time->seconds : row_interval; }
   /// The fraction of row_interval in which the ranks do not compute.
   double bubble() const;

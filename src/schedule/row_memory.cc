@@ -28,7 +28,7 @@ class RowWalk {
         leaving_(row.size()),
         trace_(row.size()) {
     for (const Action& action : row) {
-      if (action.kind == SEND_F) sending_.insert(action.stage);
+      if (action.kind == F) stages_.insert(action.stage);
     }
     for (at_ = 0; at_ < row_.size(); ++at_) follow(row_[at_]);
     at_ = row_.empty() ? 0 : row_.size() - 1;
@@ -130,21 +130,29 @@ class RowWalk {
     if (send_completion < row_.size()) leaving_[send_completion] += action.kind == SEND_F ? bytes.output : bytes.input;
   }
 
+  /// Bytes of the stage's input that the stage before it on this rank keeps, because it sends its own input.
+  int64_t shared_input(const Action& action) const {
+    const int before = action.stage - 1;
+    const bool is_shared = stages_.contains(before) && bytes_of_(before, action.microbatch).sends_input;
+    return is_shared ? bytes_of(action).input : 0;
+  }
+
   void compute(const Action& action) {
     const MicrobatchBytes bytes = bytes_of(action);
+    const int64_t shared = shared_input(action);
     switch (action.kind) {
       case F:
-        messages_ -= bytes.input;
-        kept_ += bytes.kept, host_ += bytes.host;
+        messages_ -= shared > 0 ? 0 : bytes.input;
+        kept_ += bytes.kept - shared, host_ += bytes.host;
         most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
         peak(bytes.forward + other_block(bytes));
-        if (!bytes.sends_input || !sending_.contains(action.stage)) messages_ += bytes.output;
+        messages_ += bytes.sends_input ? 0 : bytes.output;
         break;
       case B:
       case I:
         messages_ -= bytes.output;
         peak((action.kind == B ? bytes.backward : bytes.backward_for_input) + other_block(bytes));
-        kept_ += (action.kind == B ? 0 : bytes.for_weights) - bytes.kept, host_ -= bytes.host;
+        kept_ += (action.kind == B ? 0 : bytes.for_weights) + shared - bytes.kept, host_ -= bytes.host;
         messages_ += bytes.input;
         sums_ += action.kind == B ? bytes.summands : 0;
         break;
@@ -174,7 +182,7 @@ class RowWalk {
   const BytesOf& bytes_of_;
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
-  std::set<int> sending_;      // stages whose output goes to another rank
+  std::set<int> stages_;       // of this rank
   RowBytes most_;
   size_t at_ = 0;               // index of the present Action
   int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress

@@ -20,7 +20,7 @@ struct MicrobatchBytes {
   int64_t for_weights = 0;  // the part of them, and gradients, held from I to W
   int64_t input = 0;        // input that F receives, and the gradient of it that B sends; 0 on the first stage
   int64_t output = 0;       // output that F sends, and the gradient of it that B receives; 0 on the last stage
-  bool sends_input = false;  // a message to the next stage is the tensor that is kept: the stage has no layers
+  bool sends_input = false;  // the output is the input that is kept, as of a stage without layers
   /// Transient peak of a pass, in addition to all activations held at that time. For F these include its own. For B and
   /// I they are those held when the pass begins, and the peak includes the gradient that the pass reads.
   int64_t forward = 0, backward = 0, backward_for_input = 0;

@@ -58,7 +58,7 @@ struct Durations {
   BucketReduction reduction(const Action& reduce) const;
   /// The factor of a microbatch; 1 for -1.
   double scale(int microbatch) const;
-  /// Time from the last arrival at the barrier of the vocabulary layers to the beginning of the Action that waits there.
+  /// Time from the last arrival at a barrier of the vocabulary layers to the begin of the Action that waits there.
   double barrier(const Action& action) const;
   /// Duration of the message between two ranks that belongs to a microbatch; -1: to none.
   double link(int from, int to, int microbatch = -1) const;

@@ -68,7 +68,8 @@ TEST(NearestLegal, WaysOutAreCompleteWhereSeveralLawsAreBroken) {
             {kParallel + "data_parallel_degree=2", degree + "3", sequence + "false"},
             "; set it to 1 and parallelism.data_parallel_degree to 6, or parallelism.tensor_parallel_degree to 2 and "
             "parallelism.data_parallel_degree to 3",
-            {{degree + "1", kParallel + "data_parallel_degree=6"}, {degree + "2", kParallel + "data_parallel_degree=3"}}}}) {
+            {{degree + "1", kParallel + "data_parallel_degree=6"},
+             {degree + "2", kParallel + "data_parallel_degree=3"}}}}) {
     const std::string error = error_of(broken.settings, broken.ranks);
     EXPECT_TRUE(error.ends_with(broken.ways)) << error;
     for (const Words& offered : broken.offered) {
@@ -89,8 +90,8 @@ Words small_with(const Words& more) {
   return words;
 }
 
-// The interlaced pipeline has an order of its own. No plan fits the limit of 10 KiB a rank, so every way out also raises
-// it.
+// The interlaced pipeline has an order of its own. No plan fits the limit of 10 KiB a rank, so every way out also
+// raises it.
 TEST(NearestLegal, WaysOutKeepToTheLimitOfMemory) {
   const Words two_orders = {kParallel + "pipeline_parallel_degree=4", kParallel + "pipeline_parallel_schedule=gpipe",
                             kParallel + "vocabulary_parallel=interlaced"};

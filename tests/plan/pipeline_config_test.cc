@@ -55,7 +55,8 @@ TEST(PipelineConfig, StagesMayBeMoreThanLayers) {
 
 TEST(PipelineConfig, StagesOfARankAreAtMostAsManyAsLayers) {
   for (const char* stages : {"50", "9223372036854775807"}) {
-    EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {fmt::format("pipeline_parallel_stages_per_rank={}", stages)})),
+    const std::string setting = fmt::format("pipeline_parallel_stages_per_rank={}", stages);
+    EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {setting})),
                      {fmt::format("pipeline_parallel_stages_per_rank = {}", stages),
                       "must be at most model.num_hidden_layers = 8", "; set it to "}))
         << stages;

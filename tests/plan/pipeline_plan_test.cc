@@ -130,9 +130,9 @@ TEST(Stages, MayBeWithoutLayers) {
   EXPECT_EQ(deep.back(), 0);
 }
 
-// GPT models of the published experiments with vocabulary parallelism. Layer redistribution gives no surplus layer to the
-// first stage, so that the peak is that of equal stages, as published. The control gives the surplus to the first stages:
-// the step is as long, but the peak 3 to 16 GiB higher.
+// GPT models of the published experiments with vocabulary parallelism. Layer redistribution gives no surplus layer to
+// the first stage, so that the peak is that of equal stages, as published. The control gives the surplus to the first
+// stages: the step is as long, but the peak 3 to 16 GiB higher.
 TEST(Stages, OfRedistributionHoldNoMoreThanEqualOnes) {
   struct Case {
     int ranks, layers, hidden;
@@ -140,7 +140,8 @@ TEST(Stages, OfRedistributionHoldNoMoreThanEqualOnes) {
   for (const Case& c : {Case{8, 32, 3072}, Case{16, 48, 4096}, Case{32, 64, 5120}}) {
     const auto with = [&](const std::string& setting) {
       return plan_of(c.ranks, "1f1b",
-                     {fmt::format("model.num_hidden_layers={}", c.layers), fmt::format("model.hidden_size={}", c.hidden),
+                     {fmt::format("model.num_hidden_layers={}", c.layers),
+                      fmt::format("model.hidden_size={}", c.hidden),
                       fmt::format("model.intermediate_size={}", 4 * c.hidden),
                       fmt::format("model.num_attention_heads={}", c.hidden / 128),
                       fmt::format("model.num_key_value_heads={}", c.hidden / 128), "model.mlp=gelu",

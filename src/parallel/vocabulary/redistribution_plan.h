@@ -8,10 +8,10 @@
 namespace orthant {
 
 /// Number of layers of each stage that makes the longest stage as short as possible. `beside`: work of each stage in
-/// addition to its layers, in units of one layer. Among equally good splits, the last stage gets the fewest layers if it
-/// has other work, and the other stages are as equal as possible. Of these, the first one gets fewest: it holds the
+/// addition to its layers, in units of one layer. Among equally good splits, the last stage gets the fewest layers if
+/// it has other work, and the other stages are as equal as possible. The first of these gets fewest: it holds the
 /// embedding and, in 1F1B, the most microbatches. The stages after it get most: their longer passes fill the time in
-/// which they wait for the first backward, which makes the step shorter than with long stages near the end.
+/// which they wait for the first backward. So the step is shorter than with long stages near the end.
 std::vector<int> redistributed(int layers, const std::vector<double>& beside);
 
 /// Work of the longest stage, in units of one layer.

@@ -73,7 +73,7 @@ TEST(Redistribution, IsTheBestOfAllWays) {
       EXPECT_EQ(moved.back(), fewest) << stages << " " << layers;
     }
     EXPECT_EQ(std::accumulate(moved.begin(), moved.end(), 0), layers);
-    // Of stages with the same other work, the first never has more layers than another.
+    // The first stage never has more layers than another stage with the same other work.
     for (size_t stage = 1; stage + 1 < moved.size(); ++stage) {
       if (beside[stage] == beside[0]) {
         EXPECT_LE(moved[0], moved[stage]) << stages << " " << layers;
