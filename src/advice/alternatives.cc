@@ -24,7 +24,7 @@ std::optional<Alternative> plan_change(const Plan& from, const Config& config, c
     check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
     const Plan plan = make_plan(config, facts);
     std::string text = change;
-    if (const std::string settings = changed_settings(from.config, config); !settings.empty()) {
+    if (const std::string settings = changed_settings(from.given, config); !settings.empty()) {
       text += (text.empty() ? "" : " with ") + settings;
     }
     Alternative other = alternative(std::move(text), plan);
@@ -44,7 +44,7 @@ int num_replicas(const Plan& plan, int moved) {
 // data ranks remain by the same factor. Returns nothing if the data ranks cannot be divided so.
 std::optional<Config> with_fewer_data_ranks(const Plan& plan, int tensor, int pipeline) {
   if (data_ranks(plan.mesh) % (tensor * pipeline) != 0) return {};
-  Config other = plan.config;
+  Config other = plan.given;
   auto& p = other.parallelism;
   if (tensor > 1 && p.tensor_parallel_kind != "1d") return {};
   if (pipeline > 1) p.pipeline_parallel_layers = {};
@@ -104,7 +104,7 @@ std::string changed_settings(const Config& before, const Config& after) {
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {
   std::vector<Alternative> found;
-  const auto& config = plan.config;
+  const auto& config = plan.given;  // a changed degree may give its other settings an effect
   const auto add = [&](const auto& change, const char* remark) {
     Config other = config;
     change(other);

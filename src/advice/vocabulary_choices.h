@@ -28,7 +28,8 @@ struct VocabularyChoice {
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
 /// Returns the choice with the shortest step of those that fit a device. Of the choices within 1 % of that, it takes
-/// the one that needs least memory. A choice whose waits are not timed is left out. Returns nullptr if none is left.
+/// the one that needs least memory. A choice whose waits are not timed does not count. Returns nullptr if no choice
+/// remains.
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with the recommendation; empty for one pipeline rank.

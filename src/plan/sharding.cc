@@ -15,7 +15,7 @@ Sharding make_sharding(const Config& given, const RunFacts& facts) {
   sharding.architecture = make_architecture(given, facts.vocab_size);
   require_countable(given, sharding.architecture, facts.ranks);
   sharding.mesh = make_mesh(given, facts.ranks);
-  sharding.idle_settings = idle_settings(given, sharding.mesh);
+  sharding.given = given;
   const Config& config = sharding.config = without_idle_settings(given, sharding.mesh);
   sharding.sequence = make_sequence_plan(given, sharding.mesh);
   sharding.tensor = make_tensor_plan(config, sharding.mesh, sharding.sequence);

@@ -28,8 +28,8 @@ struct RunFacts {
 
 /// The run as a mesh of ranks, and the shards of each rank.
 struct Sharding {
-  Config config;  // settings without effect on this mesh have their defaults
-  std::vector<std::string> idle_settings;  // a sentence for each of them; see idle_settings(Config, Mesh)
+  Config config;  // settings without effect on this mesh have their defaults: see without_idle_settings()
+  Config given;   // the same with these settings as they are given
   RunFacts facts;
   Architecture architecture;
   Mesh mesh;

@@ -2,6 +2,7 @@
 #include "runtime/run_warnings.h"
 
 #include "base/text.h"
+#include "config/parallelism_check.h"
 
 #include <fmt/format.h>
 
@@ -71,7 +72,7 @@ std::string empty_ranks_warning(const Plan& plan) {
                      empty, counted(ranks, "pipeline rank"), empty == 1 ? "has" : "have", working.size());
 }
 
-std::string idle_settings_warning(const Plan& plan) { return join(plan.idle_settings, "; "); }
+std::string idle_settings_warning(const Plan& plan) { return join(idle_settings(plan.given, plan.mesh), "; "); }
 
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {
   const int64_t needed = checkpoint_bytes(plan);

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "advice/advised_plan.h"
 #include "advice/alternatives.h"
 #include "base/errors.h"
@@ -85,6 +87,20 @@ TEST(MemoryLimit, OffersSeveralChangesIfNoneSuffices) {
   }
   const std::string text = refusal(4, {}, 1 << 20);
   EXPECT_TRUE(says(text, {"no change that was compared fits (the least that was found is ", "use more ranks"})) << text;
+}
+
+// A schedule without effect on one pipeline rank has an effect on the two that are offered. The offered plan has it.
+TEST(MemoryLimit, OffersThePlanOfTheRunFilesOtherSettings) {
+  const Words idle = {"parallelism.pipeline_parallel_schedule=gpipe"};
+  const auto pipeline = [](const Plan& plan) {
+    const std::vector<Alternative> all = alternatives_to(plan);
+    const auto found = std::ranges::find(all, "parallelism.pipeline_parallel_degree = 2", &Alternative::change);
+    return found == all.end() ? 0 : found->memory_bytes;
+  };
+  Words two = idle;
+  two.emplace_back("parallelism.pipeline_parallel_degree=2");
+  EXPECT_EQ(pipeline(plan_of(4, idle)), plan_of(4, two).largest_memory_bytes());
+  EXPECT_LT(pipeline(plan_of(4, {})), pipeline(plan_of(4, idle)));  // 1F1B holds less
 }
 
 TEST(MemoryLimit, CombinesAsLittleAsPossible) {

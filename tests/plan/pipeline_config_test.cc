@@ -4,6 +4,7 @@
 
 #include "advice/advised_plan.h"
 #include "base/errors.h"
+#include "config/parallelism_check.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/plan.h"
 #include "tests/support/says.h"
@@ -173,15 +174,17 @@ TEST(PipelineConfig, SettingsOfADegreeOfOneHaveNoEffect) {
       idle.push_back(setting);
       const Plan plan = plan_of(2, idle), without = plan_of(2, one);
       const std::string key = setting.substr(0, setting.find('='));
-      ASSERT_EQ(plan.idle_settings.size(), 1u) << setting;
-      EXPECT_TRUE(says(plan.idle_settings[0], {"parallelism." + key, "has no effect", degree + " is 1"})) << setting;
-      EXPECT_TRUE(without.idle_settings.empty());
+      const std::vector<std::string> sentences = idle_settings(plan.given, plan.mesh);
+      ASSERT_EQ(sentences.size(), 1u) << setting;
+      EXPECT_TRUE(says(sentences[0], {"parallelism." + key, "has no effect", degree + " is 1"})) << setting;
+      EXPECT_TRUE(idle_settings(without.given, without.mesh).empty());
       EXPECT_EQ(plan.schedule, without.schedule) << setting;
       EXPECT_EQ(plan.largest_memory_bytes(), without.largest_memory_bytes()) << setting;
       EXPECT_EQ(plan.largest_communication_bytes(), without.largest_communication_bytes()) << setting;
     }
     if (setting == "context_parallel_window=2") continue;  // must divide a larger ring
-    EXPECT_TRUE(plan_of(2, {degree + "=2", setting}).idle_settings.empty()) << setting;
+    const Plan wide = plan_of(2, {degree + "=2", setting});
+    EXPECT_TRUE(idle_settings(wide.given, wide.mesh).empty()) << setting;
   }
   // Stages and layers that contradict the degree, and settings that contradict each other, are still refused.
   EXPECT_TRUE(says(refusal(2, {"pipeline_parallel_layers=4,4"}), {"must name all 1 stage, not 2", "set it to []"}));
