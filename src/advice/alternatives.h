@@ -22,11 +22,11 @@ struct Alternative {
   std::string refusal;               // why it is illegal; empty if it is legal
 };
 
-/// Returns the costs of the plan, under a name for what it changes.
+/// Returns the costs of the plan, with this text as its change.
 Alternative alternative(std::string change, const Plan& plan);
 
 /// Returns a table of legal alternatives to the plan, with step times if the hardware is known, and "does not fit" for
-/// those that exceed the device or run.memory_gib_per_rank. `heading` names what they change.
+/// those that exceed the device or run.memory_gib_per_rank. `heading` is the title of their column.
 std::string alternatives_table(const Plan& plan, const std::string& heading,
                                const std::vector<Alternative>& alternatives);
 

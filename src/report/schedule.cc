@@ -34,7 +34,7 @@ Timeline without_messages(Timeline timeline) {
 using PlannedPasses = std::map<std::pair<size_t, std::string>, double>;
 
 // Returns the factor from the unit of the plan to milliseconds, so that one of each planned pass takes as long as one
-// of each measured pass. 0 if nothing is planned.
+// of each measured pass. Returns 0 without planned passes.
 double planned_unit_ms(const Durations& measured, const PlannedPasses& planned) {
   double of_measured = 0, of_planned = 0;
   for (const auto& [pass, duration] : planned) {

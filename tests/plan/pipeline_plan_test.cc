@@ -319,7 +319,8 @@ TEST(ScheduleChoices, CountStepsThatOverlap) {
   EXPECT_LT(step(overlapping, "zb_h2"), 0.97 * step(overlapping, "zb_h1"));
   EXPECT_LT(step(overlapping, "zb_h2"), 0.97 * step(alone, "zb_h2"));
   EXPECT_NEAR(step(overlapping, "gpipe") / step(alone, "gpipe"), 1, 1e-9);
-  EXPECT_TRUE(says(explain(plan_of(4, "zb_h2", {"parallelism.pipeline_parallel_post_validation=true"}), Sections::all()),
+  const Plan overlapped = plan_of(4, "zb_h2", {"parallelism.pipeline_parallel_post_validation=true"});
+  EXPECT_TRUE(says(explain(overlapped, Sections::all()),
                    {"steps overlap (post-validation): one begins every "}));
 }
 
