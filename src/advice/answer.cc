@@ -65,7 +65,7 @@ std::string time_text(const Plan& plan) {
 
 std::string memory_text(const Plan& plan) {
   const Fit fit = fit_of(plan);
-  const MemoryBytes& memory = plan.memory[static_cast<size_t>(fit.rank)];
+  const MemoryBytes& memory = plan.memory_of(fit.rank);
   const std::string moment = memory.peak ? "at " + to_string(*memory.peak) : "in the update";
   std::string text = fmt::format(
       "  memory  rank {} needs most: {} of tensors {}, and about {} more for context, communicators\n"

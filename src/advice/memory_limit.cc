@@ -33,9 +33,8 @@ bool fits_a_device(const Plan& plan, int64_t bytes) {
 }
 
 void require_fitting(const Plan& plan) {
-  const auto total = [](const MemoryBytes& a, const MemoryBytes& b) { return a.total() < b.total(); };
-  const auto largest = std::max_element(plan.memory.begin(), plan.memory.end(), total);
-  if (fits_a_rank(plan.config, largest->total())) return;
+  const int64_t largest = plan.largest_memory_bytes();
+  if (fits_a_rank(plan.config, largest)) return;
   std::vector<std::string> fitting;
   const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan);
   const RecomputationChoice* const best = cheapest(recomputations, plan.config);
@@ -65,8 +64,8 @@ void require_fitting(const Plan& plan) {
       fitting.empty() ? "no single change that was compared fits: use more ranks, shorter sequences or a smaller model"
                       : "changes that fit: " + join(fitting, ", ");
   throw ConfigError(fmt::format("{} must be at least {}, the bytes of the tensors of rank {}; set it to {} or more; {}",
-                                plan.config.locate("run.memory_gib_per_rank"), gib_text(largest->total()),
-                                largest - plan.memory.begin(), gib_number(largest->total()), ways));
+                                plan.config.locate("run.memory_gib_per_rank"), gib_text(largest),
+                                plan.worst_rank(), gib_number(largest), ways));
 }
 
 }  // namespace orthant

@@ -1,7 +1,6 @@
 #include "plan/pass_time.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/errors.h"
 #include "config/from_config.h"
@@ -40,10 +39,15 @@ TimeParts& TimeParts::add(const TimeParts& other, double times) {
 }
 
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes) {
-  std::set<int64_t> hosts;
   const std::vector<int> group = mesh.group(rank, axes);
-  for (const int member : group) hosts.insert(member / hardware.device.per_host);
-  return {.ranks = std::ssize(group), .hosts = std::ssize(hosts)};
+  GroupOnHosts on_hosts{.ranks = std::ssize(group), .hosts = 0};
+  int64_t last = -1;  // host of the member before; the members are ascending
+  for (const int member : group) {
+    const int64_t host = member / hardware.device.per_host;
+    on_hosts.hosts += host != last ? 1 : 0;
+    last = host;
+  }
+  return on_hosts;
 }
 
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,

@@ -78,7 +78,7 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
     std::vector<int64_t> sent(8);
     for (const auto& entry : plan.communication) {
       if (!entry.what.starts_with("attention")) continue;
-      for (size_t rank = 0; rank < 8; ++rank) sent[rank] += entry.bytes_per_rank[rank];
+      for (int rank = 0; rank < 8; ++rank) sent[static_cast<size_t>(rank)] += plan.bytes_of(entry, rank);
     }
     int chosen = 0;
     for (const auto& choice : layer_choices(plan)) {
@@ -128,13 +128,13 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
     const Plan plan = plan_of(4, words);
     int64_t sent = 0;
     for (const auto& entry : plan.communication) {
-      if (entry.what.find(other.what) != std::string::npos) sent += entry.bytes_per_rank[1];
+      if (entry.what.find(other.what) != std::string::npos) sent += plan.bytes_of(entry, 1);
     }
     EXPECT_EQ(named(choices, other.row).remark, other.says);
     EXPECT_FALSE(named(choices, other.row).is_comparable);
     EXPECT_EQ(named(choices, other.row).activation_bytes, sent / 4) << other.row;
     // The plan also counts the activations of the head and the batch, hence the wide bound.
-    const int64_t kept = plan.memory[0].activations;
+    const int64_t kept = plan.memory_of(0).activations;
     EXPECT_NEAR(static_cast<double>(named(choices, other.row).saved_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
   }
   const auto few = layer_choices(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
