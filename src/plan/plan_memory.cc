@@ -60,41 +60,44 @@ std::vector<int64_t> reductions_by_layer(const ParameterPlacement& plan, const S
 
 // Returns the bytes of the rank's units by stage.
 std::vector<UnitBytes> unit_bytes(const ParameterPlacement& plan, const SharedFacts& facts, const RankValues& rank) {
-  const bool updates = plan.config.optimizer.in_backward;
   const int master = master_bytes(plan.config);
   std::vector<UnitBytes> units;
-  const std::vector<int64_t>& of_updates = rank.matrices->temporary_bytes;
   for (size_t stage = 0; stage < facts.buckets_by_stage.size(); ++stage) {
     UnitBytes& unit = units.emplace_back();
     unit.forward = facts.units.forward[stage], unit.backward = facts.units.backward[stage];
     const std::vector<int>& own = facts.buckets_by_stage[stage];
     for (int number = 0; number < std::ssize(own); ++number) {
       const auto index = static_cast<size_t>(own[static_cast<size_t>(number)]);
-      const BucketCosts& costs = rank.owned->buckets[index];
       const int64_t elements = plan.belongs_to_unit(index) ? rank.held->buckets[index].elements.size() : 0;
       if (plan.shards_weights()) unit.weights += elements * dtype_bytes(plan.config.training.dtype);
-      unit.buckets[number] = {
-          .gradients = elements * master,
-          .reduction = costs.reduction_buffer,
-          .update = updates ? std::max(of_updates[stage] + rank.owned->state_on_device, costs.copies_buffer) : 0,
-          .is_local = facts.is_local[index]};
+      unit.buckets[number] = {.gradients = elements * master, .is_local = facts.is_local[index]};
     }
   }
   return units;
 }
 
-// Returns the peak bytes of the rank's row of passes.
-RowBytes row_bytes(const ParameterPlacement& plan, const SharedFacts& facts, const RankValues& rank,
-                   const std::vector<int64_t>& reductions) {
+// Returns the bytes of the reduction of a stage's bucket with this number.
+ReductionBytes reduction_bytes(const ParameterPlacement& plan, const SharedFacts& facts, const RankValues& rank,
+                               int stage, int number) {
+  const auto at = static_cast<size_t>(stage);
+  const int bucket = facts.buckets_by_stage[at][static_cast<size_t>(number)];
+  const BucketCosts& costs = rank.owned->buckets[static_cast<size_t>(bucket)];
+  if (!plan.config.optimizer.in_backward) return {.buffer = costs.reduction_buffer};
+  const int64_t update = rank.matrices->temporary_bytes[at] + rank.owned->state_on_device;
+  return {.buffer = costs.reduction_buffer, .update = std::max(update, costs.copies_buffer)};
+}
+
+// Returns the peaks of the rank's row of passes. `reductions`: partial sums by layer; empty if gradients are reduced by
+// units.
+RowProfile row_profile(const ParameterPlacement& plan, const SharedFacts& facts, const RankValues& rank,
+                       const std::vector<int64_t>& reductions) {
   const auto& microbatches = rank.data_shard.microbatches;
   const auto& row_of_rank = plan.schedule.rows[static_cast<size_t>(rank.pipeline_rank)];
   const std::vector<int> completes = completing(row_of_rank, rank.data_shard, plan.stages.size());
   // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
   std::vector<std::map<std::pair<int64_t, bool>, MicrobatchBytes>> known(plan.stages.size());
-  int64_t streams = 0;
   for (const auto& [sequences, count] : microbatch_sizes(rank.data_shard)) {
     const MicrobatchMemory& microbatch = rank.microbatches->at(sequences).memory;
-    streams = std::max(streams, microbatch.vocabulary.streams);
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
       if (plan.stages[stage].owner != rank.pipeline_rank) continue;
       for (const bool last : {false, true}) {
@@ -111,14 +114,44 @@ RowBytes row_bytes(const ParameterPlacement& plan, const SharedFacts& facts, con
   };
   std::vector<UnitBytes> units;
   if (plan.has_gradients_by_unit()) units = unit_bytes(plan, facts, rank);
-  RowBytes row = facts.rows.peak(rank.pipeline_rank, bytes_of, units);
-  row.all += streams;
-  if (plan.has_gradients_by_unit()) return row;
-  // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
-  // backward.
-  if (!plan.vocabulary.empty() && plan.stages.front().owner != rank.pipeline_rank) row.all += reductions.front();
-  return row;
+  return facts.rows.profile(rank.pipeline_rank, bytes_of, units);
 }
+
+// The row profiles of ranks, each computed once. Ranks whose rows are reduced by units share one, although their chunks
+// of buckets differ.
+class RowProfiles {
+ public:
+  RowProfiles(const ParameterPlacement& plan, const SharedFacts& facts) : plan_(plan), facts_(facts) {}
+
+  RowBytes peak(const RankValues& rank) {
+    std::vector<int64_t> reductions;
+    if (!plan_.has_gradients_by_unit()) reductions = reductions_by_layer(plan_, facts_, *rank.owned);
+    // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
+    // backward.
+    const bool has_rows = !plan_.vocabulary.empty() && !plan_.has_gradients_by_unit();
+    const int64_t rows = has_rows && plan_.stages.front().owner != rank.pipeline_rank ? reductions.front() : 0;
+    const auto [profile, is_new] =
+        known_.try_emplace({rank.pipeline_rank, rank.data_shard.sequences.size(), rank.microbatches.get(),
+                            plan_.has_gradients_by_unit() ? rank.held.get() : nullptr, reductions});
+    if (is_new) profile->second = row_profile(plan_, facts_, rank, reductions);
+    RowBytes row = profile->second.peak(
+        [&](int stage, int number) { return reduction_bytes(plan_, facts_, rank, stage, number); });
+    row.all += rows;
+    int64_t streams = 0;
+    for (const auto& [sequences, count] : microbatch_sizes(rank.data_shard)) {
+      streams = std::max(streams, rank.microbatches->at(sequences).memory.vocabulary.streams);
+    }
+    row.all += streams;
+    return row;
+  }
+
+ private:
+  using Key =
+      std::tuple<int, int64_t, const MicrobatchCostsBySize*, const ParameterShard*, std::vector<int64_t>>;
+  const ParameterPlacement& plan_;
+  const SharedFacts& facts_;
+  std::map<Key, RowProfile> known_;
+};
 
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
 int64_t statistics_bytes(const ParameterPlacement& plan) {
@@ -177,11 +210,8 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const std:
   std::vector<MemoryBytes> memory;
   const SharedFacts facts(plan);
   const int64_t statistics = statistics_bytes(plan);
-  for (const RankValues& rank : ranks) {
-    std::vector<int64_t> reductions;
-    if (!plan.has_gradients_by_unit()) reductions = reductions_by_layer(plan, facts, *rank.owned);
-    memory.push_back(memory_of_rank(plan, rank, row_bytes(plan, facts, rank, reductions), statistics));
-  }
+  RowProfiles rows(plan, facts);
+  for (const RankValues& rank : ranks) memory.push_back(memory_of_rank(plan, rank, rows.peak(rank), statistics));
   return memory;
 }
 

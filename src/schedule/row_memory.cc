@@ -10,7 +10,6 @@
 #include "schedule/barriers.h"
 
 namespace orthant {
-namespace {
 
 using enum ActionKind;
 
@@ -27,7 +26,7 @@ class RowWalk {
         stage_with_loss_(stage_with_loss),
         leaving_(row.size()) {}
 
-  RowBytes run() {
+  RowProfile run() {
     for (size_t i = 0; i < row_.size(); ++i) {
       const Action& action = row_[i];
       at_ = action;
@@ -42,16 +41,21 @@ class RowWalk {
       peak(0);
     }
     complete_reduction();
-    return most_;
+    return std::move(profile_);
   }
 
  private:
   MicrobatchBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
 
-  void peak(int64_t transient) {
-    most_.kept = std::max(most_.kept, kept_);
+  /// Raises a level to the bytes held now and `transient`.
+  void raise(RowProfile::Level& level, int64_t transient) {
+    profile_.rest_.kept = std::max(profile_.rest_.kept, kept_);
     const int64_t all = kept_ + messages_ + sums_ + units_bytes_ + transient;
-    if (all > most_.all) most_.all = all, most_.at = at_;
+    if (all > level.bytes) level = {all, order_, at_};
+    ++order_;
+  }
+  void peak(int64_t transient) {
+    raise(reduction_ ? profile_.reducing_[*reduction_] : profile_.without_, transient);
   }
 
   /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
@@ -60,7 +64,7 @@ class RowWalk {
     return std::min(bytes.host_block, host_ - bytes.host_block);
   }
 
-  using BucketKey = std::pair<int, int>;  // stage, number of the bucket
+  using BucketKey = RowProfile::BucketKey;
   const UnitBytes& unit(int stage) const { return units_[static_cast<size_t>(stage)]; }
   const UnitBytes::Bucket& bucket(const BucketKey& key) const { return unit(key.first).buckets.at(key.second); }
 
@@ -71,7 +75,6 @@ class RowWalk {
       const BucketKey key{action.stage, action.microbatch};
       complete_reduction();
       allocate(key);
-      units_bytes_ += bucket(key).reduction;
       reduction_ = key;
       peak(0);
       if (bucket(key).is_local) complete_reduction();
@@ -97,8 +100,7 @@ class RowWalk {
 
   void complete_reduction() {
     if (!reduction_) return;
-    units_bytes_ -= bucket(*reduction_).reduction;
-    peak(bucket(*reduction_).update);
+    raise(profile_.completing_[*reduction_], 0);
     units_bytes_ -= bucket(*reduction_).gradients;
     written_.erase(*reduction_);
     reduction_.reset();
@@ -129,7 +131,7 @@ class RowWalk {
       case F:
         messages_ -= bytes.input;
         kept_ += bytes.kept, host_ += bytes.host;
-        most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
+        profile_.rest_.host = std::max(profile_.rest_.host, host_), profile_.rest_.offloaded += bytes.host;
         peak(bytes.forward + other_block(bytes));
         messages_ += bytes.output;
         break;
@@ -167,9 +169,10 @@ class RowWalk {
   const BytesOf& bytes_of_;
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
-  RowBytes most_;
+  RowProfile profile_;
   Action at_ = {};              // the present Action
-  int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
+  int64_t order_ = 0;           // number of levels looked at
+  int64_t units_bytes_ = 0;     // of gathered weights, and gradients in full
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
@@ -177,12 +180,24 @@ class RowWalk {
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
 };
 
-}  // namespace
+RowBytes RowProfile::peak(const std::function<ReductionBytes(int stage, int number)>& bytes_of) const {
+  RowBytes most = rest_;
+  int64_t order = -1;
+  const auto consider = [&](const Level& level, int64_t more) {
+    const int64_t all = level.bytes + more;
+    if (all < most.all || (all == most.all && order <= level.order)) return;
+    most.all = all, most.at = level.at, order = level.order;
+  };
+  if (without_.bytes > 0) consider(without_, 0);
+  for (const auto& [key, level] : reducing_) consider(level, bytes_of(key.first, key.second).buffer);
+  for (const auto& [key, level] : completing_) consider(level, bytes_of(key.first, key.second).update);
+  return most;
+}
 
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
-RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
-                         const std::vector<UnitBytes>& units) const {
+RowProfile RowMemory::profile(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
+                              const std::vector<UnitBytes>& units) const {
   const bool shards_output = !units.empty() && !vocabulary_kinds(schedule_).output.empty();
   const int stage_with_loss = shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
   return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss).run();

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -41,8 +43,7 @@ struct UnitBytes {
   /// buffers are freed first, so that an update from the summed gradients does not count them. If only this rank has a
   /// part in it, it is complete at once.
   struct Bucket {
-    int64_t gradients = 0, reduction = 0;
-    int64_t update = 0;  // transient bytes when the reduction is complete
+    int64_t gradients = 0;
     bool is_local = false;
   };
   std::map<int, Bucket> buckets = {};  // by the number in REDUCE
@@ -57,6 +58,32 @@ struct RowBytes {
   int64_t offloaded = 0;  // the sum of all activations that were copied there
 };
 
+/// Bytes of a bucket that ranks with the same row and shards may differ in: buffers of its reduction, and transient
+/// bytes when the reduction is complete.
+struct ReductionBytes {
+  int64_t buffer = 0, update = 0;
+};
+
+/// A row whose peaks are known up to the ReductionBytes of its buckets. At most one reduction is in progress at a time,
+/// so the peak is the largest of one sum for each bucket.
+class RowProfile {
+ public:
+  /// The peaks of the row for these bytes of a stage's bucket with this number.
+  RowBytes peak(const std::function<ReductionBytes(int stage, int number)>& bytes_of) const;
+
+ private:
+  friend class RowWalk;
+  struct Level {
+    int64_t bytes = std::numeric_limits<int64_t>::min();
+    int64_t order = 0;  // of the Action that reaches it first
+    Action at = {};
+  };
+  using BucketKey = std::pair<int, int>;  // stage, number of the bucket
+  RowBytes rest_;                         // the peaks that do not depend on reductions
+  Level without_;                                     // while no reduction is in progress
+  std::map<BucketKey, Level> reducing_, completing_;  // while a bucket is reduced, and when that is complete
+};
+
 /// Computes the memory of the rows of one schedule. A RECV between two computations is posted before the first one. Its
 /// buffer is held from there until the pass that reads it. If two neighboring stages are on one rank, the result is
 /// held from the pass that makes it to the pass that reads it. A sent message is held until its send completion: see
@@ -64,10 +91,10 @@ struct RowBytes {
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
-  /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch
-  /// whose passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
-  RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
-                const std::vector<UnitBytes>& units = {}) const;
+  /// The rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch whose
+  /// passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
+  RowProfile profile(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of,
+                     const std::vector<UnitBytes>& units = {}) const;
 
  private:
   const Schedule& schedule_;
