@@ -206,12 +206,12 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
   return placement;
 }
 
-ParameterShard::ParameterShard(const ParameterPlacement& plan, int rank) {
+ParameterShard::ParameterShard(const ParameterPlacement& plan, int rank, bool has_chunks) {
   const std::vector<ParameterInfo> held = plan.parameters_of(rank);
   for (const ParameterInfo& parameter : held) sizes.push_back(parameter.shard_size());
   flat = flat_layout(held);
   elements = flat.elements;
-  buckets = held_buckets(plan, rank, flat);
+  buckets = held_buckets(plan, rank, flat, has_chunks);
 }
 
 std::vector<Range> ParameterShard::chunk_parts(const std::function<int(size_t bucket)>& position_of) const {
@@ -257,7 +257,7 @@ ParameterShards::ParameterShards(const ParameterPlacement& plan) : positions_(pl
       }
     }
     const auto [found, is_new] = known.try_emplace(std::move(key));
-    if (is_new) found->second = std::make_shared<const ParameterShard>(plan, rank);
+    if (is_new) found->second = std::make_shared<const ParameterShard>(plan, rank, plan.shards_optimizer());
     shards_.push_back(found->second);
   }
 }

@@ -77,7 +77,8 @@ ParameterPlacement place_parameters(Pipeline pipeline);
 /// The sizes of the parameter shards of a rank, and its flat buffer. It is the same on all ranks whose shards have equal
 /// sizes.
 struct ParameterShard {
-  ParameterShard(const ParameterPlacement& placement, int rank);
+  /// Without ZeRO the costs of a plan do not depend on chunks, and `has_chunks` may be false: buckets then have no cuts.
+  ParameterShard(const ParameterPlacement& placement, int rank, bool has_chunks = true);
 
   int64_t elements = 0;        // of the flat buffer
   std::vector<int64_t> sizes;  // elements of each parameter

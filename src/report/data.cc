@@ -92,8 +92,8 @@ void add_plan_facts(const Json& plan, const std::string& path, ReportData& data)
   const auto ranks = plan.at("ranks").get<int64_t>();
   data.facts.emplace_back("Mesh", axes.empty() ? "1 rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
   const auto& classes = plan.at("classes");
-  for (const auto& ranks : classes) {
-    auto parts = memory_parts(ranks);
+  for (const auto& each : classes) {
+    auto parts = memory_parts(each);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
   }
   // Rank 0 is in the first class.
