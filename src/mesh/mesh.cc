@@ -148,7 +148,13 @@ GroupPositions::GroupPositions(const Mesh& mesh, std::span<const std::string> am
   int stride = 1;
   for (const Axis& axis : mesh.axes) {
     if (axis.size > 1 && contains(among, axis.name)) {
-      digits_.push_back({axis.size, stride});
+      // Neighboring axes count as one.
+      const bool joins = !digits_.empty() && digits_.back().stride * digits_.back().size == stride;
+      if (joins) {
+        digits_.back().size *= axis.size;
+      } else {
+        digits_.push_back({axis.size, stride});
+      }
       size_ *= axis.size;
     }
     stride *= axis.size;
