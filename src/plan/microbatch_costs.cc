@@ -68,8 +68,7 @@ MicrobatchCostsBySize microbatch_costs(const Pipeline& plan, int rank, const std
   return costs;
 }
 
-MicrobatchCostsByRank::MicrobatchCostsByRank(const Pipeline& plan)
-    : positions_(plan.mesh, axes_of_activations(plan)) {
+MicrobatchCostsByRank::MicrobatchCostsByRank(const Pipeline& plan) : positions_(plan.mesh, axes_of_activations(plan)) {
   SharedValues<MicrobatchCostsBySize> shared;
   const std::vector<int64_t> sizes = microbatch_sizes(plan);
   for (int position = 0; position < positions_.size(); ++position) {

@@ -15,8 +15,8 @@ namespace orthant {
 
 struct MicrobatchCosts {
   MicrobatchMemory memory;
-  int64_t stream_bytes = 0;         // of a message between stages
-  SequenceTraffic attention;        // of one layer
+  int64_t stream_bytes = 0;   // of a message between stages
+  SequenceTraffic attention;  // of one layer
   TensorTraffic tensor;
   std::vector<Messages> vocabulary;  // of vocabulary layers that are sharded over the pipeline, between its ranks
   TensorSliceTraffic slice;          // of the same layers, within a tensor mesh

@@ -32,11 +32,11 @@ std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterSh
 
 /// Costs of a bucket on a rank. Bytes are those of one reduction or one gather.
 struct BucketCosts {
-  int64_t reduction_buffer = 0;   // bytes of other ranks' partial sums
-  int64_t copies_buffer = 0;      // the same while the rank's chunk is summed over the copies of sharded states
-  int64_t reduction_bytes = 0;    // sent
-  int64_t gather_bytes = 0;       // sent to gather the updated weights
-  int64_t copies_bytes = 0;       // sent to sum the rank's chunk over copies
+  int64_t reduction_buffer = 0;  // bytes of other ranks' partial sums
+  int64_t copies_buffer = 0;     // the same while the rank's chunk is summed over the copies of sharded states
+  int64_t reduction_bytes = 0;   // sent
+  int64_t gather_bytes = 0;      // sent to gather the updated weights
+  int64_t copies_bytes = 0;      // sent to sum the rank's chunk over copies
 
   auto operator<=>(const BucketCosts&) const = default;
 };

@@ -74,10 +74,10 @@ struct ParameterPlacement : Pipeline {
 /// Places the parameters and completes the schedule.
 ParameterPlacement place_parameters(Pipeline pipeline);
 
-/// The sizes of the parameter shards of a rank, and its flat buffer. It is the same on all ranks whose shards have equal
-/// sizes.
+/// The sizes of the parameter shards of a rank, and its flat buffer. It is the same on all ranks whose shards have
+/// equal sizes.
 struct ParameterShard {
-  /// Without ZeRO the costs of a plan do not depend on chunks, and `has_chunks` may be false: buckets then have no cuts.
+  /// Without ZeRO no cost of a plan depends on chunks, and `has_chunks` may be false: buckets then have no cuts.
   ParameterShard(const ParameterPlacement& placement, int rank, bool has_chunks = true);
 
   int64_t elements = 0;        // of the flat buffer

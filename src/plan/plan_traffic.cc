@@ -1,4 +1,5 @@
-// Adds up the messages of ranks from the traffic plans of attention, tensor parallelism, vocabulary layers and gradients.
+// Adds up the messages of ranks from the traffic plans of attention, tensor parallelism, vocabulary layers and
+// gradients.
 #include "plan/plan_traffic.h"
 
 #include <fmt/format.h>
@@ -22,8 +23,8 @@ class CommunicationTable {
   void add(size_t at, const std::vector<Messages>& messages, const std::string& when, int64_t times) {
     if (times == 0) return;
     for (const Messages& m : messages) {
-      CommunicationEntry& entry =
-          this->entry({.what = when.empty() ? m.what : m.what + ", " + when, .collective = m.collective, .axis = m.axis});
+      CommunicationEntry& entry = this->entry(
+          {.what = when.empty() ? m.what : m.what + ", " + when, .collective = m.collective, .axis = m.axis});
       entry.calls[at] += m.calls * times;
       entry.bytes[at] += m.bytes * times;
     }
@@ -80,7 +81,8 @@ RowTraffic row_traffic(const ParameterPlacement& plan, const RankValues& rank) {
 }
 
 // Adds the messages of all microbatches of a class: of blocks, embedding and loss, and between stages.
-void add_activation_traffic(CommunicationTable& table, size_t at, const ParameterPlacement& plan, const RankValues& rank) {
+void add_activation_traffic(CommunicationTable& table, size_t at, const ParameterPlacement& plan,
+                            const RankValues& rank) {
   const Recomputation recompute = make_recomputation(plan.config);
   const bool repeats_attention = recompute.repeats_attention(block_operations(plan.architecture));
   int64_t layers = 0, recomputing = 0;
@@ -135,7 +137,8 @@ void add_activation_traffic(CommunicationTable& table, size_t at, const Paramete
 }
 
 // Adds the activation traffic of all classes. Classes with the same microbatches send the same.
-void add_activation_traffic(CommunicationTable& table, const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
+void add_activation_traffic(CommunicationTable& table, const ParameterPlacement& plan,
+                            const std::vector<RankValues>& ranks) {
   std::map<std::tuple<int, int64_t, const MicrobatchCostsBySize*>, size_t> known;
   for (size_t at = 0; at < ranks.size(); ++at) {
     const RankValues& rank = ranks[at];
@@ -204,7 +207,8 @@ void add_bucket(CommunicationTable& table, const ParameterPlacement& plan, const
 }
 
 // Adds the gradients that the two ranks with copies of one parameter exchange.
-void add_tied_gradients(CommunicationTable& table, const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
+void add_tied_gradients(CommunicationTable& table, const ParameterPlacement& plan,
+                        const std::vector<RankValues>& ranks) {
   const auto pairs = plan.tied_pairs();
   for (size_t pair = 0; pair < pairs.size(); ++pair) {
     const auto& [original, copy] = pairs[pair];
@@ -245,7 +249,8 @@ void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, c
 }
 
 // Adds the exchanges of matrices in updates of Muon.
-void add_matrix_updates(CommunicationTable& table, const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
+void add_matrix_updates(CommunicationTable& table, const ParameterPlacement& plan,
+                        const std::vector<RankValues>& ranks) {
   if (plan.matrix_axes.empty()) return;
   CommunicationEntry& entry =
       table.entry(collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, plan.matrix_axes));

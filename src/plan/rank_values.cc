@@ -39,17 +39,16 @@ RankValues rank_values(const ParameterPlacement& plan, int rank) {
   const std::vector<int> positions = groups.of(rank);
   const int copy = plan.mesh.has(kReplica) ? plan.mesh.coord(rank, kReplica) : 0;
   auto held = std::make_shared<const ParameterShard>(plan, rank);
-  return {
-      .pipeline_rank = plan.pipeline_rank(rank),
-      .data_shard = from_its_first_sequence(plan.data_shard(rank)),
-      .statistics_bytes =
-          statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
-      .microbatches = std::make_shared<const MicrobatchCostsBySize>(
-          microbatch_costs(plan, rank, microbatch_sizes(plan))),
-      .held = held,
-      .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
-      .matrices = std::make_shared<const MatrixCosts>(
-          matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
+  return {.pipeline_rank = plan.pipeline_rank(rank),
+          .data_shard = from_its_first_sequence(plan.data_shard(rank)),
+          .statistics_bytes =
+              statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
+          .microbatches =
+              std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
+          .held = held,
+          .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
+          .matrices = std::make_shared<const MatrixCosts>(
+              matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
 }
 
 RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held) {
@@ -58,7 +57,8 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
   const BucketPositions groups(plan);
   const GroupPositions pipeline(plan.mesh, kOverPipeline), data(plan.mesh, batch_axes(plan.mesh)),
       statistics(plan.mesh, statistics_axes(plan)), copies(plan.mesh, plan.copy_axes());
-  // What a rank owns follows from its shards, its positions in the chunks of buckets, and its copy of sharded states.
+  // The parts that a rank owns follow from its shards, its positions among the chunks of buckets, and its copy of
+  // sharded states.
   SharedValues<OwnedCosts> owned_values;
   std::map<std::tuple<const ParameterShard*, std::vector<int>, int>, std::shared_ptr<const OwnedCosts>> owned_known;
   using Key = std::tuple<int, int64_t, int64_t, const void*, const void*, const void*, const void*>;
@@ -73,8 +73,9 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
     const int64_t statistics_sent = statistics_bytes(plan, statistics.size(), statistics.of(rank));
     const auto& costs = microbatches.of(rank);
     const auto& of_matrices = matrices.of(rank);
-    const Key key = {pipeline.of(rank), data_shard.sequences.size(), statistics_sent, costs.get(), shard.get(),
-                     owned.get(), of_matrices.get()};
+    const Key key = {
+        pipeline.of(rank), data_shard.sequences.size(), statistics_sent, costs.get(), shard.get(), owned.get(),
+        of_matrices.get()};
     const auto [label, is_new] = labels.try_emplace(key, static_cast<int>(values_.size()));
     label_of_rank.push_back(label->second);
     if (!is_new) continue;

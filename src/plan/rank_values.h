@@ -1,5 +1,5 @@
-// What the costs of a rank depend on, as values. Ranks with equal values have equal costs, because the functions that
-// count memory and messages read these values and no coordinates. So they are called once per class of equal ranks.
+// RankValues: all values of a rank that its costs depend on. Ranks with equal values have equal costs, because the
+// functions that count memory and messages read these values and no coordinates. So they are called once per class.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace orthant {
 
 struct RankValues {
   int pipeline_rank = 0;
-  DataShard data_shard;              // counted from the rank's first sequence
-  int64_t statistics_bytes = 0;      // that it sends to sum the step's statistics
+  DataShard data_shard;          // counted from the rank's first sequence
+  int64_t statistics_bytes = 0;  // that it sends to sum the step's statistics
   std::shared_ptr<const MicrobatchCostsBySize> microbatches;
   std::shared_ptr<const ParameterShard> held;
   std::shared_ptr<const OwnedCosts> owned;
@@ -26,8 +26,8 @@ struct RankValues {
 /// Returns the values of one rank, from its coordinates.
 RankValues rank_values(const ParameterPlacement& plan, int rank);
 
-/// The values of all ranks. What several ranks have in common is computed once. Of the rest, the cost for each rank is
-/// a look-up.
+/// The values of all ranks. Values that several ranks share are computed once, and found by position for each rank. The
+/// cost per rank is a look-up, except that the chunks of buckets differ from position to position with ZeRO.
 class RankTable {
  public:
   RankTable(const ParameterPlacement& plan, const ParameterShards& held);

@@ -77,8 +77,8 @@ std::vector<std::string> undocumented(const Json& json, const std::string& page)
   std::vector<std::string> missing;
   const auto check = [&](const Json& object) {
     for (const auto& [key, value] : object.items()) {
-      const bool named = page.find("`" + key + "`") != std::string::npos ||
-                         page.find("`" + key + "[]`") != std::string::npos;
+      const bool named =
+          page.find("`" + key + "`") != std::string::npos || page.find("`" + key + "[]`") != std::string::npos;
       if (!named) missing.push_back(key);
     }
   };

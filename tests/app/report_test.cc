@@ -47,7 +47,8 @@ class ReportFolder : public testing::Test {
   void put_everything() const {
     put_metrics(40);
     put("config.toml", "[job]\ndescription = \"Two <ranks>\"\n[model]\nnum_hidden_layers = 3\n");
-    put("plan.json", R"({"version": 2, "mesh": [{"axis": "data", "size": 2}], "ranks": 2, "parameters": {"count": 1234567},)"
+    put("plan.json", R"({"version": 2, "mesh": [{"axis": "data", "size": 2}], "ranks": 2,)"
+                     R"("parameters": {"count": 1234567},)"
                      R"("classes": [{"ranks": "0", "communication_bytes": 1048576, "memory_bytes": {)"
                      R"("total": 209715200, "parameters": 104857600, "gradients": 104857600}},)"
                      R"({"ranks": "1", "communication_bytes": 2097152, "memory_bytes": {)"

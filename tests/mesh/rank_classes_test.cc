@@ -40,8 +40,14 @@ TEST(RankClasses, JoinClassesWithEqualLabels) {
 
 TEST(GroupPositions, AreThoseOfTheMesh) {
   const Mesh mesh({{"column", 2}, {"row", 1}, {"ring", 3}, {"data", 4}});
-  for (const std::vector<std::string>& axes : std::vector<std::vector<std::string>>{
-           {}, {"column"}, {"row"}, {"ring", "column"}, {"data"}, {"data", "column"}, {"data", "ring", "column", "row"}}) {
+  for (const std::vector<std::string>& axes :
+       std::vector<std::vector<std::string>>{{},
+                                             {"column"},
+                                             {"row"},
+                                             {"ring", "column"},
+                                             {"data"},
+                                             {"data", "column"},
+                                             {"data", "ring", "column", "row"}}) {
     const GroupPositions positions(mesh, axes);
     EXPECT_EQ(positions.size(), mesh.group_size(axes));
     std::set<int> first_ranks;

@@ -54,8 +54,9 @@ TEST(OffloadPlan, MovesTheActivationsOfBlocks) {
            {2, 4, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=gpipe"}}}) {
     const bool has_pipeline = live > 1;
     const int64_t stages = has_pipeline ? 2 : 1;
-    const int64_t block = stages *
-        (plan_of(ranks, 6, keys).memory_of(0).activations - plan_of(ranks, 4, keys).memory_of(0).activations) / (2 * live);
+    const int64_t six = plan_of(ranks, 6, keys).memory_of(0).activations,
+                  four = plan_of(ranks, 4, keys).memory_of(0).activations;
+    const int64_t block = stages * (six - four) / (2 * live);
     const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, {offload}));
     const MemoryBytes &before = kept.memory_of(0), &after = offloaded.memory_of(0);
     EXPECT_EQ(after.host, live * 4 / stages * block) << keys.size();

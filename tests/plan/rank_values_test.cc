@@ -26,37 +26,39 @@ struct Case {
 };
 
 Plan plan_of(const Case& c) {
-  Words words = {"model.hidden_size=96",         "model.intermediate_size=211",  "model.num_attention_heads=12",
-                 "model.num_key_value_heads=6",  "model.num_hidden_layers=6",    "training.seq_len=48",
-                 "training.local_batch_size=2",  "training.global_batch_size=23", "parallelism.bucket_mib=0.01",
-                 fmt::format("run.ranks={}", c.ranks)};
+  Words words = {"model.hidden_size=96",         "model.intermediate_size=211",
+                 "model.num_attention_heads=12", "model.num_key_value_heads=6",
+                 "model.num_hidden_layers=6",    "training.seq_len=48",
+                 "training.local_batch_size=2",  "training.global_batch_size=23",
+                 "parallelism.bucket_mib=0.01",  fmt::format("run.ranks={}", c.ranks)};
   words.insert(words.end(), c.keys.begin(), c.keys.end());
   return make_plan(parse_config("", "run.toml", words), {.ranks = c.ranks, .vocab_size = 257});
 }
 
 std::vector<Case> cases() {
-  const std::string p = "parallelism.", t = p + "tensor_parallel_", c = p + "context_parallel_", zero = p + "zero_stage=",
-                    pipeline = p + "pipeline_parallel_", batch = "training.global_batch_size=";
+  const std::string p = "parallelism.", t = p + "tensor_parallel_", c = p + "context_parallel_",
+                    zero = p + "zero_stage=", pipeline = p + "pipeline_parallel_",
+                    batch = "training.global_batch_size=";
   const std::string muon = "optimizer.name=muon", tied = "model.tie_word_embeddings=true";
-  return {{5, {}},
-          {5, {zero + "1", "optimizer.offload=true"}},
-          {5, {zero + "3", p + "zero_reshard=microbatch", "training.dtype=bfloat16"}},
-          {8, {zero + "2", p + "data_parallel_replicate_degree=2"}},
-          {6, {t + "degree=3", muon, zero + "1"}},
-          {12, {t + "kind=2d", t + "mesh=[2,3,1]", batch + "8", zero + "1"}},
-          {8, {t + "kind=2.5d", t + "mesh=[2,2,2]", batch + "12", muon}},
-          {12, {c + "ring=3", c + "ulysses=2", "training.seq_len=61"}},
-          {8, {c + "ring=4", c + "window=2", "training.seq_len=61", zero + "3"}},
-          {6, {c + "ring=3", c + "placement=contiguous", "training.seq_len=61", zero + "1", "training.dtype=bfloat16"}},
-          {6, {pipeline + "degree=3", pipeline + "schedule=zb_h1", tied, zero + "1"}},
-          {6, {pipeline + "degree=3", pipeline + "schedule=zb_v", zero + "3"}},
-          {6, {pipeline + "degree=3", pipeline + "schedule=1f1b", p + "vocabulary_parallel=algorithm_2", zero + "2"}},
-          {12,
-           {pipeline + "degree=2", pipeline + "schedule=1f1b", p + "vocabulary_parallel=algorithm_1", t + "degree=3"}},
-          {4, {pipeline + "degree=4", pipeline + "schedule=1f1b", "model.num_hidden_layers=8"}},
-          {8, {pipeline + "degree=4", pipeline + "schedule=zb_h2", pipeline + "post_validation=true"}},
-          {24, {pipeline + "degree=2", t + "degree=2", c + "ring=3", muon, zero + "1", tied}},
-          {4, {"optimizer.in_backward=true", batch + "7", "training.local_batch_size=2", muon, zero + "1"}}};
+  return {
+      {5, {}},
+      {5, {zero + "1", "optimizer.offload=true"}},
+      {5, {zero + "3", p + "zero_reshard=microbatch", "training.dtype=bfloat16"}},
+      {8, {zero + "2", p + "data_parallel_replicate_degree=2"}},
+      {6, {t + "degree=3", muon, zero + "1"}},
+      {12, {t + "kind=2d", t + "mesh=[2,3,1]", batch + "8", zero + "1"}},
+      {8, {t + "kind=2.5d", t + "mesh=[2,2,2]", batch + "12", muon}},
+      {12, {c + "ring=3", c + "ulysses=2", "training.seq_len=61"}},
+      {8, {c + "ring=4", c + "window=2", "training.seq_len=61", zero + "3"}},
+      {6, {c + "ring=3", c + "placement=contiguous", "training.seq_len=61", zero + "1", "training.dtype=bfloat16"}},
+      {6, {pipeline + "degree=3", pipeline + "schedule=zb_h1", tied, zero + "1"}},
+      {6, {pipeline + "degree=3", pipeline + "schedule=zb_v", zero + "3"}},
+      {6, {pipeline + "degree=3", pipeline + "schedule=1f1b", p + "vocabulary_parallel=algorithm_2", zero + "2"}},
+      {12, {pipeline + "degree=2", pipeline + "schedule=1f1b", p + "vocabulary_parallel=algorithm_1", t + "degree=3"}},
+      {4, {pipeline + "degree=4", pipeline + "schedule=1f1b", "model.num_hidden_layers=8"}},
+      {8, {pipeline + "degree=4", pipeline + "schedule=zb_h2", pipeline + "post_validation=true"}},
+      {24, {pipeline + "degree=2", t + "degree=2", c + "ring=3", muon, zero + "1", tied}},
+      {4, {"optimizer.in_backward=true", batch + "7", "training.local_batch_size=2", muon, zero + "1"}}};
 }
 
 // Calls and bytes of a rank by kind of message.
@@ -116,9 +118,9 @@ TEST(RankValues, AreAllNeeded) {
       const RankClasses coarse = table.classes().joined(labels);
       for (int rank = 0; rank < c.ranks; ++rank) {
         const int other = coarse.first_rank(coarse.of(rank));
-        const bool equal = plan.memory_of(rank) == plan.memory_of(other) &&
-                           sent_by(plan.communication, plan.classes.of(rank)) ==
-                               sent_by(plan.communication, plan.classes.of(other));
+        const bool equal =
+            plan.memory_of(rank) == plan.memory_of(other) &&
+            sent_by(plan.communication, plan.classes.of(rank)) == sent_by(plan.communication, plan.classes.of(other));
         wrong += equal ? 0 : 1;
       }
     }
@@ -148,10 +150,10 @@ TEST(RankClassesOfAPlan, Differ) {
     for (int index = 0; index < plan.classes.count(); ++index) {
       const MemoryBytes& m = plan.memory[static_cast<size_t>(index)];
       const int rank = plan.classes.first_rank(index);
-      std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {}", plan.pipeline_rank(rank),
-                                     plan.data_shard(rank).sequences.size(), m.parameters, m.gradients, m.optimizer,
-                                     m.activations, m.working, m.host, m.host_copies,
-                                     m.peak ? to_string(*m.peak) : "-");
+      std::string text =
+          fmt::format("{} {} {} {} {} {} {} {} {} {}", plan.pipeline_rank(rank), plan.data_shard(rank).sequences.size(),
+                      m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host, m.host_copies,
+                      m.peak ? to_string(*m.peak) : "-");
       for (const auto& [what, sent] : sent_by(plan.communication, index)) {
         text += fmt::format(" {} {} {}", std::get<0>(what), sent.first, sent.second);
       }
@@ -163,14 +165,20 @@ TEST(RankClassesOfAPlan, Differ) {
 // A plan of 4,096 ranks takes less than 1 s of processor time, and no list in it is as long as its ranks.
 TEST(RankClassesOfAPlan, KeepAPlanOfManyRanksSmall) {
   const std::string p = "parallelism.";
-  for (const Words& keys : std::vector<Words>{
-           {p + "zero_stage=3", p + "zero_reshard=microbatch"},
-           {p + "tensor_parallel_degree=4", p + "zero_stage=1"},
-           {p + "tensor_parallel_degree=4", p + "pipeline_parallel_degree=4", p + "zero_stage=3"},
-           {p + "context_parallel_ulysses=4", p + "context_parallel_ring=8", p + "zero_stage=2"}}) {
-    Words words = {"model.hidden_size=1024",        "model.intermediate_size=4096",    "model.num_attention_heads=16",
-                   "model.num_key_value_heads=8",   "model.num_hidden_layers=16",      "training.seq_len=1024",
-                   "training.local_batch_size=1",   "training.global_batch_size=4096", "run.ranks=4096",
+  for (const Words& keys :
+       std::vector<Words>{{p + "zero_stage=3", p + "zero_reshard=microbatch"},
+                          {p + "tensor_parallel_degree=4", p + "zero_stage=1"},
+                          {p + "tensor_parallel_degree=4", p + "pipeline_parallel_degree=4", p + "zero_stage=3"},
+                          {p + "context_parallel_ulysses=4", p + "context_parallel_ring=8", p + "zero_stage=2"}}) {
+    Words words = {"model.hidden_size=1024",
+                   "model.intermediate_size=4096",
+                   "model.num_attention_heads=16",
+                   "model.num_key_value_heads=8",
+                   "model.num_hidden_layers=16",
+                   "training.seq_len=1024",
+                   "training.local_batch_size=1",
+                   "training.global_batch_size=4096",
+                   "run.ranks=4096",
                    "model.max_position_embeddings=1024"};
     words.insert(words.end(), keys.begin(), keys.end());
     const Config config = parse_config("", "run.toml", words);

@@ -102,7 +102,8 @@ TEST(PipelineMemory, OfAStageWithoutLayersIsAMessageMore) {
   const Plan plan = wide_run().plan(3, pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=5,0,3"}));
   const std::vector<Held> held = measure(plan);
   for (size_t rank = 0; rank < held.size(); ++rank) {
-    const auto peak = static_cast<double>(held[rank].peak), planned = static_cast<double>(plan.memory_of(static_cast<int>(rank)).total());
+    const auto peak = static_cast<double>(held[rank].peak);
+    const auto planned = static_cast<double>(plan.memory_of(static_cast<int>(rank)).total());
     const double more = planned - peak;
     const int64_t twice = rank == 1 ? plan.timeline.peak_in_flight[rank] * plan.stream_bytes(1, 2) : 0;
     EXPECT_GE(more, -0.03 * peak) << rank;
