@@ -29,6 +29,21 @@ def machine():
     return f"{cpu}, {len(os.sched_getaffinity(0))} cores"
 
 
+def by_rank(plan, value):
+    """Returns value(class) for each rank of a plan that `orthant plan --json` printed: see docs/plan-json.md."""
+    values = [None] * plan["ranks"]
+    for ranks in plan["classes"]:
+        for part in ranks["ranks"].split(", "):
+            first, _, last = part.partition("-")
+            for rank in range(int(first), int(last or first) + 1):
+                values[rank] = value(ranks)
+    return values
+
+
+def largest_memory_bytes(plan):
+    return max(ranks["memory_bytes"]["total"] for ranks in plan["classes"])
+
+
 def print_row(cells):
     print("| " + " | ".join(cells) + " |", flush=True)
 

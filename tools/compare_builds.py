@@ -51,10 +51,10 @@ def train(program, layout, run_file, folder):
 
 
 def planned_bytes(program, layout, run_file):
-    """Returns the plan's bytes of memory by rank and part, and of messages by rank and kind, without the names of the
-    kinds, which may be reworded."""
+    """Returns the plan's bytes of memory by class of ranks and part, and of messages by class and kind, without
+    the names of the kinds, which may be reworded."""
     plan = json.loads(run(program, "plan", run_file, "--json", *COMMON, *layout))
-    return plan["per_rank"], [{key: entry[key] for key in entry if key != "what"} for entry in plan["communication"]]
+    return plan["classes"], [{key: entry[key] for key in entry if key != "what"} for entry in plan["communication"]]
 
 
 def main(old, new):

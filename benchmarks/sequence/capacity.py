@@ -27,8 +27,8 @@ import tempfile
 from capacity_figure import draw
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (SIZES, STEPS_ONLY, add_orthant_argument, names_of, orthant_command, output_of, print_head,
-                    print_row, write_corpus)
+from common import (SIZES, STEPS_ONLY, add_orthant_argument, largest_memory_bytes, names_of, orthant_command, output_of,
+                    print_head, print_row, write_corpus)
 
 KINDS = {"none": "no sequence parallelism", "ring_attention": "ring attention",
          "ring_self_attention": "ring self-attention", "tensor": "1-D tensor parallelism",
@@ -86,7 +86,7 @@ class Trained:
 
     def planned_bytes(self, sequences, length):
         text = output_of(self.command("plan", sequences, length) + ["--json"])
-        return max(rank["memory_bytes"]["total"] for rank in json.loads(text)["per_rank"])
+        return largest_memory_bytes(json.loads(text))
 
     def peak_bytes(self, sequences, length):
         dump = self.keys["job.dump_folder"]

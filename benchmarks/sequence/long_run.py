@@ -19,8 +19,8 @@ import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (ROOT, add_orthant_argument, loss_bounds, machine, output_of, print_head, print_row, read_json_lines,
-                    relative)
+from common import (ROOT, add_orthant_argument, largest_memory_bytes, loss_bounds, machine, output_of, print_head,
+                    print_row, read_json_lines, relative)
 
 LOSS_BOUND, GRADIENT_BOUND = 1e-6, 1e-5
 MAX_NORM = 1.0  # gradients are clipped to this norm before the update
@@ -49,7 +49,7 @@ def train(a, name, folder, *settings):
             "metrics.enable_tensorboard": "false"}
     arguments = [os.path.join(ROOT, "examples", "long_context.toml"), *(f"{k}={v}" for k, v in keys.items()), *settings]
     planned = json.loads(output_of([a.orthant, "plan", *arguments, "--json"]))
-    most = max(rank["memory_bytes"]["total"] for rank in planned["per_rank"])
+    most = largest_memory_bytes(planned)
     print(f"  {name}: {planned['ranks']} ranks, {most / 2**20:,.0f} MiB of tensors each, by plan", file=sys.stderr)
     output_of([a.orthant, "train", *arguments])
     steps = read_json_lines(os.path.join(dump, "metrics.jsonl"))

@@ -27,8 +27,9 @@ import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, machine, names_of, on_hosts,
-                    orthant_command, output_of, print_head, print_row, read_json_lines, write_corpus)
+from common import (STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, by_rank, largest_memory_bytes, machine,
+                    names_of, on_hosts, orthant_command, output_of, print_head, print_row, read_json_lines,
+                    write_corpus)
 
 HOSTS, RANKS_PER_HOST = 16, 4
 RANKS = HOSTS * RANKS_PER_HOST
@@ -80,8 +81,8 @@ class Arrangement:
         plan = json.loads(output_of(self.command("plan") + ["--json"]))
         sizes = {axis["axis"]: axis["size"] for axis in plan["mesh"]}
         self.mesh = tuple(sizes.get(axis, 1) for axis in ("row", "column", "depth"))
-        self.sent = [rank["communication_bytes"] for rank in plan["per_rank"]]
-        self.memory = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
+        self.sent = by_rank(plan, lambda ranks: ranks["communication_bytes"])
+        self.memory = largest_memory_bytes(plan)
 
     def command(self, name, **more):
         return orthant_command(self.a.orthant, name, {**self.keys, **more}, self.folder)

@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import SIZES, Runs, median_of, names_of, print_head, print_row
+from common import SIZES, Runs, by_rank, median_of, names_of, print_head, print_row
 from comparison import Programs, add_program_arguments, check_losses, find_programs, print_setting
 
 RANKS, WARMUP = 2, 2
@@ -73,7 +73,7 @@ def run_ours(a, programs, case):
         plan = json.load(stream)
     return {"step_s": run.step_s(), "balanced_s": run.step_s() * balanced_share, "loss": last["loss"],
             "peak_bytes": last["peak_memory_bytes"], "resident_bytes": run.resident_bytes,
-            "planned_bytes": [rank["memory_bytes"]["total"] for rank in plan["per_rank"]]}
+            "planned_bytes": by_rank(plan, lambda ranks: ranks["memory_bytes"]["total"])}
 
 
 def run_peer(a, programs, runs):

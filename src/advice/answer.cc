@@ -125,7 +125,7 @@ std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
 
 std::string memory_text(const Plan& plan) {
   const int rank = plan.worst_rank();
-  const MemoryBytes& memory = plan.memory[static_cast<size_t>(rank)];
+  const MemoryBytes& memory = plan.memory_of(rank);
   const std::string needs =
       fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
                   memory.peak ? fmt::format("at {} ({})", to_string(*memory.peak), facts(memory.peak->kind).meaning)
@@ -152,22 +152,15 @@ std::string change_text(const Plan& plan) {
 
 // The bytes that the busiest rank sends in a step, and how many of them over which axis.
 std::string sent_text(const Plan& plan) {
+  const std::vector<int64_t> sent = plan.communication_bytes();
+  const auto busiest = static_cast<size_t>(std::ranges::max_element(sent) - sent.begin());  // its class
   std::map<std::string, int64_t> by_axis;
-  const int64_t total = plan.largest_communication_bytes();
-  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
-    by_axis.clear();
-    int64_t sum = 0;
-    for (const CommunicationEntry& entry : plan.communication) {
-      by_axis[entry.axis] += entry.bytes_per_rank[rank];
-      sum += entry.bytes_per_rank[rank];
-    }
-    if (sum == total) break;
-  }
+  for (const CommunicationEntry& entry : plan.communication) by_axis[entry.axis] += entry.bytes[busiest];
   std::vector<std::string> parts;
   for (const auto& [axis, bytes] : by_axis) {
     if (bytes > 0) parts.push_back(fmt::format("{} over {}", format_bytes(static_cast<double>(bytes)), axis));
   }
-  return fmt::format("{} in a step by the busiest rank{}", format_bytes(static_cast<double>(total)),
+  return fmt::format("{} in a step by the busiest rank{}", format_bytes(static_cast<double>(sent[busiest])),
                      parts.size() > 1 ? ": " + join(parts, ", ") : "");
 }
 

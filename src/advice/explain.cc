@@ -25,51 +25,48 @@
 namespace orthant {
 namespace {
 
-// Returns ascending ranks as ranges, with their number: "0-3 (4)", "0, 2 (2)". Of more than 8 ranges it shows the first
-// 6 and the last.
-std::string rank_list(const std::vector<int>& ranks) {
+// Returns the ranks of a class as ranges, with their number: "0-3 (4)", "0, 2 (2)". Of more than 8 ranges it shows the
+// first 6 and the last.
+std::string rank_list(const RankClasses& classes, int index) {
   constexpr size_t kShown = 8;
-  std::vector<std::string> runs;
-  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    do ++end;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1);
-    runs.push_back(end - begin == 1 ? fmt::format("{}", ranks[begin])
-                                    : fmt::format("{}-{}", ranks[begin], ranks[end - 1]));
-  }
-  if (runs.size() > kShown) {
-    runs[kShown - 2] = "...";
-    runs.erase(runs.begin() + kShown - 1, runs.end() - 1);
-  }
-  return join(runs, ", ") + (ranks.size() > 1 ? fmt::format(" ({})", ranks.size()) : "");
+  const std::vector<Range>& ranges = classes.ranges(index);
+  const int count = classes.num_ranks(index);
+  const std::string number = count > 1 ? fmt::format(" ({})", count) : "";
+  if (ranges.size() <= kShown) return ranks_text(ranges) + number;
+  return fmt::format("{}, ..., {}{}", ranks_text(std::span(ranges).first(kShown - 2)),
+                     ranks_text(std::span(ranges).last(1)), number);
 }
 
 bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
 
 std::string explain_memory(const Plan& plan) {
-  // Ranks whose memory prints equally share a row. The largest total comes first.
-  std::vector<int> by_total(plan.memory.size());
-  std::iota(by_total.begin(), by_total.end(), 0);
-  const auto total = [&](int rank) { return plan.memory[static_cast<size_t>(rank)].total(); };
-  std::ranges::stable_sort(by_total, std::ranges::greater(), total);
-  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups;
-  std::map<std::vector<std::string>, size_t> positions;
-  for (const int rank : by_total) {
-    const auto& m = plan.memory[static_cast<size_t>(rank)];
+  // Classes whose memory prints equally share a row. The largest total comes first.
+  std::map<std::vector<std::string>, int> labels;
+  std::vector<int> label_of_class;
+  std::vector<std::pair<int64_t, std::vector<std::string>>> texts_of_row;  // by row: the largest total, and all texts
+  for (const MemoryBytes& m : plan.memory) {
     std::vector<std::string> texts;
     for (const int64_t part : {m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host,
                                m.host_copies}) {
       texts.push_back(format_bytes(static_cast<double>(part)));
     }
     texts.insert(texts.begin() + 1, m.peak ? to_string(*m.peak) : "update");
-    const auto [position, is_new] = positions.try_emplace(texts, groups.size());
-    if (is_new) groups.emplace_back(std::move(texts), std::vector<int>());
-    groups[position->second].second.push_back(rank);
+    const auto [label, is_new] = labels.try_emplace(texts, static_cast<int>(texts_of_row.size()));
+    if (is_new) texts_of_row.emplace_back(m.total(), texts);
+    int64_t& largest = texts_of_row[static_cast<size_t>(label->second)].first;
+    largest = std::max(largest, m.total());
+    label_of_class.push_back(label->second);
   }
+  const RankClasses by_row = plan.classes.joined(label_of_class);
+  std::vector<int> order(texts_of_row.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](int row) { return texts_of_row[static_cast<size_t>(row)].first; });
   std::vector<std::vector<std::string>> rows = {{"ranks", "total", "peak at", "parameters", "gradients", "optimizer",
                                                  "activations", "working", "on host", "copied"}};
-  for (auto& [texts, ranks] : groups) {
-    std::ranges::sort(ranks);
-    rows.push_back({rank_list(ranks)});
+  for (const int row : order) {
+    const std::vector<std::string>& texts = texts_of_row[static_cast<size_t>(row)].second;
+    rows.push_back({rank_list(by_row, row)});
     rows.back().insert(rows.back().end(), texts.begin(), texts.end());
   }
   if (!offloads(plan.config)) {
@@ -78,38 +75,13 @@ std::string explain_memory(const Plan& plan) {
   return text_table(rows);
 }
 
-// The name of an entry in the table: many buckets share a row.
-std::string row_name(const Plan& plan, const CommunicationEntry& entry) {
-  constexpr size_t kShownBuckets = 4;
-  if (plan.buckets.size() <= kShownBuckets) return entry.what;
-  if (entry.kind == CommunicationKind::gradients) return "gradients, buckets";
-  if (entry.kind == CommunicationKind::gradients_of_copies) return "gradients over copies, buckets";
-  if (entry.kind == CommunicationKind::weights) return "weights, buckets";
-  return entry.what;
-}
-
 std::string explain_communication(const Plan& plan) {
   if (plan.communication.empty()) return "  none\n";
-  std::vector<CommunicationEntry> entries;
-  for (const CommunicationEntry& entry : plan.communication) {
-    const std::string name = row_name(plan, entry);
-    const auto known = std::ranges::find_if(entries, [&](const CommunicationEntry& other) {
-      return other.what == name && other.collective == entry.collective && other.axis == entry.axis;
-    });
-    if (known == entries.end()) {
-      entries.push_back(entry);
-      entries.back().what = name;
-      continue;
-    }
-    for (size_t rank = 0; rank < entry.calls_per_rank.size(); ++rank) {
-      known->calls_per_rank[rank] += entry.calls_per_rank[rank];
-      known->bytes_per_rank[rank] += entry.bytes_per_rank[rank];
-    }
-  }
   std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
-  for (const CommunicationEntry& entry : entries) {
-    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", std::ranges::max(entry.calls_per_rank)),
-                    grouped(std::ranges::max(entry.bytes_per_rank))});
+  for (const CommunicationEntry& entry : plan.communication) {
+    const std::string buckets = entry.buckets > 0 ? fmt::format(", {}", counted(entry.buckets, "bucket")) : "";
+    rows.push_back({entry.what + buckets, entry.collective, entry.axis,
+                    fmt::format("{}", std::ranges::max(entry.calls)), grouped(std::ranges::max(entry.bytes))});
   }
   return text_table(rows);
 }

@@ -23,28 +23,32 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void add_ranks(Json& out, const Plan& plan) {
-  out["per_rank"] = Json::array();
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const auto& m = plan.memory[static_cast<size_t>(rank)];
-    const auto& share = plan.data_shard(rank);
+void add_classes(Json& out, const Plan& plan) {
+  out["classes"] = Json::array();
+  const std::vector<int64_t> sent = plan.communication_bytes();
+  for (int index = 0; index < plan.classes.count(); ++index) {
+    const int rank = plan.classes.first_rank(index);
+    const MemoryBytes& m = plan.memory[static_cast<size_t>(index)];
+    const DataShard& shard = plan.data_shard(rank);
     Json microbatches = Json::array();
-    for (const Range& r : share.microbatches) microbatches.push_back(r.size());
-    int64_t sent = 0;
-    for (const auto& entry : plan.communication) sent += entry.bytes_per_rank[static_cast<size_t>(rank)];
-    out["per_rank"].push_back({{"rank", rank},
-                               {"sequences", share.sequences.size()},
-                               {"microbatches", microbatches},
-                               {"communication_bytes", sent},
-                               {"memory_bytes",
-                                {{"total", m.total()},
-                                 {"parameters", m.parameters},
-                                 {"gradients", m.gradients},
-                                 {"optimizer", m.optimizer},
-                                 {"activations", m.activations},
-                                 {"working", m.working},
-                                 {"host", m.host},
-                                 {"host_copies", m.host_copies}}}});
+    for (const auto& [sequences, count] : microbatch_sizes(shard)) {
+      microbatches.push_back({{"sequences", sequences}, {"count", count}});
+    }
+    out["classes"].push_back({{"ranks", ranks_text(plan.classes.ranges(index))},
+                              {"count", plan.classes.num_ranks(index)},
+                              {"pipeline_rank", plan.pipeline_rank(rank)},
+                              {"sequences", shard.sequences.size()},
+                              {"microbatches", microbatches},
+                              {"communication_bytes", sent[static_cast<size_t>(index)]},
+                              {"memory_bytes",
+                               {{"total", m.total()},
+                                {"parameters", m.parameters},
+                                {"gradients", m.gradients},
+                                {"optimizer", m.optimizer},
+                                {"activations", m.activations},
+                                {"working", m.working},
+                                {"host", m.host},
+                                {"host_copies", m.host_copies}}}});
   }
 }
 
@@ -53,7 +57,7 @@ void add_answer(Json& out, const Plan& plan) {
   if (!plan.step_time) return;
   const StepTime& step = *plan.step_time;
   const Fit fit = fit_of(plan);
-  const MemoryBytes& worst = plan.memory[static_cast<size_t>(fit.rank)];
+  const MemoryBytes& worst = plan.memory_of(fit.rank);
   const std::vector<TableOrigin> tables = origins(*plan.facts.hardware);
   out["step_seconds"] = step.seconds;
   out["tokens_per_second"] = static_cast<double>(plan.tokens_per_step()) / step.seconds;
@@ -215,7 +219,7 @@ void add_layouts(Json& out, const Plan& plan) {
 
 std::string plan_json(const Plan& plan, const Sections& sections) {
   Json out;
-  out["version"] = 1;
+  out["version"] = kPlanJsonVersion;
   add_answer(out, plan);
   out["mesh"] = Json::array();
   for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
@@ -233,14 +237,15 @@ std::string plan_json(const Plan& plan, const Sections& sections) {
   const OutputLoss loss = make_output_loss(plan.config);
   out["loss"] = {
       {"final_logit_softcapping", loss.softcap}, {"label_smoothing", loss.smoothing}, {"z_loss", loss.z_weight}};
-  add_ranks(out, plan);
+  add_classes(out, plan);
   out["communication"] = Json::array();
   for (const auto& entry : plan.communication) {
     out["communication"].push_back({{"what", entry.what},
                                     {"collective", entry.collective},
                                     {"axis", entry.axis},
-                                    {"calls_per_step", entry.calls_per_rank},
-                                    {"bytes_per_step", entry.bytes_per_rank}});
+                                    {"buckets", entry.buckets},
+                                    {"calls_per_step", entry.calls},
+                                    {"bytes_per_step", entry.bytes}});
   }
   add_schedule(out, plan);
   if (sections.schedule) add_schedule_choices(out, plan);

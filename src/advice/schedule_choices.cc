@@ -20,21 +20,12 @@
 namespace orthant {
 namespace {
 
-// Returns the bytes per step that the busiest rank sends to other stages.
-int64_t sent_between_stages(const Plan& plan) {
-  std::vector<int64_t> sums(static_cast<size_t>(plan.mesh.size()));
-  for (const auto& entry : plan.communication) {
-    if (entry.kind != CommunicationKind::stage_outputs && entry.kind != CommunicationKind::stage_gradients) continue;
-    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
-  }
-  return *std::max_element(sums.begin(), sums.end());
-}
-
 void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.bubble = plan.bubble();
   choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
-  choice.sent_bytes = sent_between_stages(plan);
+  using enum CommunicationKind;
+  choice.sent_bytes = plan.largest_communication_bytes({stage_outputs, stage_gradients});
 }
 
 // Returns the description of a named schedule; empty for a schedule file.
@@ -103,9 +94,9 @@ std::string explain_ranks(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"pipeline rank", "computes", "most live", "memory of a rank"}};
   for (size_t at = 0; at < plan.schedule.rows.size(); ++at) {
     int64_t memory = 0;
-    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      if (plan.pipeline_rank(rank) == static_cast<int>(at))
-        memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
+    for (int index = 0; index < plan.classes.count(); ++index) {
+      if (plan.pipeline_rank(plan.classes.first_rank(index)) == static_cast<int>(at))
+        memory = std::max(memory, plan.memory[static_cast<size_t>(index)].total());
     }
     rows.push_back({fmt::format("{}", at), timeline_text(plan, plan.timeline.busy[at]),
                     fmt::format("{}", plan.timeline.peak_in_flight[at]), format_bytes(static_cast<double>(memory))});

@@ -9,23 +9,13 @@
 namespace orthant {
 namespace {
 
-// Returns the bytes per step that the busiest rank sends for gradients and weights.
-int64_t sent_for_parameters(const Plan& plan) {
-  std::vector<int64_t> sums(plan.memory.size());
-  for (const CommunicationEntry& entry : plan.communication) {
-    using enum CommunicationKind;
-    if (entry.kind != gradients && entry.kind != gradients_of_copies && entry.kind != weights) continue;
-    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
-  }
-  return std::ranges::max(sums);
-}
-
 void fill_costs(ZeroChoice& choice, const Plan& plan) {
   for (const MemoryBytes& m : plan.memory) {
     choice.state_bytes = std::max(choice.state_bytes, m.parameters + m.gradients + m.optimizer);
   }
   choice.memory_bytes = plan.largest_memory_bytes();
-  choice.sent_bytes = sent_for_parameters(plan);
+  using enum CommunicationKind;
+  choice.sent_bytes = plan.largest_communication_bytes({gradients, gradients_of_copies, weights});
 }
 
 std::string description(const ZeroChoice& choice) {

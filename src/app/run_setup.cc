@@ -12,11 +12,13 @@
 #include "data/tokenizer.h"
 #include "launch/spawn.h"
 #include "plan/pipeline.h"
+#include "plan/plan_memory.h"
 #include "report/chart.h"
 #include "report/progress_bar.h"
 #include "schedule/draw.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -166,7 +168,15 @@ void require_memory(const MemoryNeed& need, const Config& config) {
 }
 
 std::string planned_svg(const Plan& plan) {
-  return draw_svg(plan.schedule, plan.timeline, "Planned " + escape(schedule_text(plan.config)));
+  const int rank = plan.worst_rank();
+  MemoryTrace trace = trace_memory(plan, rank);
+  const MemoryCurve memory{
+      .pipeline_rank = plan.pipeline_rank(rank),
+      .title = fmt::format("tensors of rank {}, which needs most memory", rank),
+      .base_bytes = trace.always,
+      .bytes = std::move(trace.row),
+      .limit_bytes = plan.facts.hardware ? std::llround(plan.facts.hardware->device.memory_bytes) : 0};
+  return draw_svg(plan.schedule, plan.timeline, "Planned " + escape(schedule_text(plan.config)), &memory);
 }
 
 TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous) {

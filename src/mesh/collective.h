@@ -12,6 +12,7 @@
 // (reduce). All other kinds send nothing, and so do all kinds if n = 1.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -59,6 +60,8 @@ struct Collective {
 struct Messages {
   std::string what, collective, axis;
   int64_t calls = 0, bytes = 0;
+
+  auto operator<=>(const Messages&) const = default;
 };
 
 /// Text form: "all_to_all over ulysses, dim 0 -> 1: [-, S(ulysses)]".

@@ -108,14 +108,10 @@ int Mesh::rank_at(int rank, std::string_view axis, int coord) const {
 std::vector<int> Mesh::group(int rank, std::span<const std::string> among) const {
   ORTHANT_CHECK(rank >= 0 && rank < size(), rank, size());
   check_axes(*this, among);
-  std::vector<int> out = {rank};
-  for (const Axis& axis : axes) {
-    if (!contains(among, axis.name)) continue;
-    std::vector<int> longer;
-    for (int position = 0; position < axis.size; ++position)
-      for (int member : out) longer.push_back(rank_at(member, axis.name, position));
-    out = std::move(longer);
-  }
+  const GroupPositions positions(*this, among);
+  const int first = rank - positions.rank_at(positions.of(rank));
+  std::vector<int> out;
+  for (int position = 0; position < positions.size(); ++position) out.push_back(first + positions.rank_at(position));
   return out;
 }
 
@@ -145,6 +141,42 @@ std::string Mesh::joined_name(std::span<const std::string> among) const {
   for (const Axis& axis : axes)
     if (axis.size > 1 && contains(among, axis.name)) names.push_back(axis.name);
   return join(names, "+");
+}
+
+GroupPositions::GroupPositions(const Mesh& mesh, std::span<const std::string> among) {
+  check_axes(mesh, among);
+  int stride = 1;
+  for (const Axis& axis : mesh.axes) {
+    if (axis.size > 1 && contains(among, axis.name)) {
+      // Neighboring axes count as one.
+      const bool joins = !digits_.empty() && digits_.back().stride * digits_.back().size == stride;
+      if (joins) {
+        digits_.back().size *= axis.size;
+      } else {
+        digits_.push_back({axis.size, stride});
+      }
+      size_ *= axis.size;
+    }
+    stride *= axis.size;
+  }
+}
+
+int GroupPositions::of(int rank) const {
+  int position = 0, below = 1;
+  for (const auto& [size, stride] : digits_) {
+    position += rank / stride % size * below;
+    below *= size;
+  }
+  return position;
+}
+
+int GroupPositions::rank_at(int position) const {
+  int rank = 0;
+  for (const auto& [size, stride] : digits_) {
+    rank += position % size * stride;
+    position /= size;
+  }
+  return rank;
 }
 
 std::vector<std::string> all_axes(const Mesh& mesh) {

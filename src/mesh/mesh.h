@@ -74,6 +74,26 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
+/// Positions of ranks in their groups over some axes. The axes are found once, for many ranks.
+class GroupPositions {
+ public:
+  GroupPositions(const Mesh& mesh, std::span<const std::string> among);
+
+  /// Number of positions: mesh.group_size(among).
+  int size() const { return size_; }
+  /// Position of the rank: mesh.group_index(rank, among).
+  int of(int rank) const;
+  /// The rank at this position whose coordinates along all other axes are 0.
+  int rank_at(int position) const;
+
+ private:
+  struct Digit {
+    int size, stride;  // of an axis in the numbers of ranks
+  };
+  std::vector<Digit> digits_;
+  int size_ = 1;
+};
+
 /// Names of all axes, from inner to outer.
 std::vector<std::string> all_axes(const Mesh& mesh);
 

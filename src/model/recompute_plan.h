@@ -11,6 +11,7 @@
 // Ranges that overlap are merged: norms and mlp make [0, 2) and [4, 8). Ranges that only touch stay apart.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ struct Recomputation {
   }
   /// True if attention is among them.
   bool repeats_attention(const std::vector<Operation>& block) const;
+
+  auto operator<=>(const Recomputation&) const = default;
 };
 
 }  // namespace orthant

@@ -24,8 +24,11 @@ struct BlockMemory {
   /// received its gradient as a message, which stays until the stage is done. `backward` is for all other blocks.
   struct Backward {
     int64_t both = 0, for_input = 0;
+    auto operator<=>(const Backward&) const = default;
   };
   Backward backward, backward_held;
+
+  auto operator<=>(const BlockMemory&) const = default;
 };
 
 /// Bytes of tensors in a block. `stream`: this rank's shard of the residual stream; `row`: one element of every token;

@@ -96,13 +96,14 @@ GradientOffsets gradient_offsets(const ParameterPlacement& plan, const FlatLayou
   return positions;
 }
 
-std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
+std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat,
+                                         bool has_chunks) {
   OwnBuckets own = own_buckets(plan, rank, flat);
   // The first rank of a tensor mesh has the largest shards.
   const int leader = plan.mesh.group(rank, {kColumn, kRow}).front();
-  if (leader == rank) {
+  if (has_chunks && leader == rank) {
     set_cuts(plan, flat, own.buckets);
-  } else {
+  } else if (has_chunks) {
     const FlatLayout leader_flat = flat_layout(plan.parameters_of(leader));
     OwnBuckets of_leader = own_buckets(plan, leader, leader_flat);
     set_cuts(plan, leader_flat, of_leader.buckets);
@@ -113,7 +114,7 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
   std::vector<GradientBucket> all = plan.buckets;
   for (GradientBucket& bucket : all) {
     bucket.elements = {0, 0};
-    bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
+    if (has_chunks) bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
   }
   for (size_t i = 0; i < own.indices.size(); ++i) all[own.indices[i]] = std::move(own.buckets[i]);
   return all;

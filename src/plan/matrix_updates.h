@@ -2,8 +2,10 @@
 // memory.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,22 +21,29 @@ struct MatrixUpdate {
   std::vector<MatrixRound> rounds;
 };
 std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, int rank);
+/// The same for a rank that owns these parts of the parameters: see ParameterPlacement::owned_parts().
+std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, const std::vector<Range>& owned);
 
 /// Costs of a rank's updates in one step.
 struct MatrixCosts {
   int64_t calls = 0, bytes = 0;          // of all_to_all over matrix_axes, and the bytes that the rank sends in them
   std::vector<int64_t> temporary_bytes;  // of the largest update, by stage
+
+  auto operator<=>(const MatrixCosts&) const = default;
 };
-/// The MatrixCosts of every rank. They are computed once per set of ranks with the same shards and matrices.
+/// Returns the costs of the rank, which owns these parts of the parameters.
+MatrixCosts matrix_costs(const ParameterPlacement& plan, const std::vector<Range>& owned, int rank);
+
+/// The MatrixCosts of every rank. They are computed once per set of ranks with the same shards and matrices, and equal
+/// costs are stored once.
 class MatrixCostsByRank {
  public:
   MatrixCostsByRank(const ParameterPlacement& plan, const ParameterShards& held);
-  const MatrixCosts& of(int rank) const { return costs_.at(keys_[static_cast<size_t>(rank)]); }
+  const std::shared_ptr<const MatrixCosts>& of(int rank) const;
 
  private:
-  using Key = std::pair<int, int>;   // the lowest rank with the same shards; with ZeRO, the position of the chunks
-  std::vector<Key> keys_;            // by rank
-  std::map<Key, MatrixCosts> costs_;
+  GroupPositions shards_, chunks_;  // of ranks with different parameter shards, and with ZeRO of the chunks
+  std::map<std::pair<int, int>, std::shared_ptr<const MatrixCosts>> costs_;
 };
 
 }  // namespace orthant

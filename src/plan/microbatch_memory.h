@@ -26,13 +26,14 @@ struct MicrobatchMemory {
   int64_t embedding_forward = 0, embedding_backward = 0;
 
   const BlockMemory& block(int64_t layer) const { return recompute.applies_to(layer) ? recomputing : keeping; }
+  auto operator<=>(const MicrobatchMemory&) const = default;
 };
 
 /// Returns the bytes of a microbatch of `sequences` sequences on the rank.
 MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences);
 
 /// Returns the bytes that a stage takes for the microbatch. For the microbatch that completes the stage's gradients,
-/// `begun` is the result of GradientStaging::of(): other ranks' partial sums, by the layer whose backward starts their
+/// `begun` has other ranks' partial sums, by the layer whose backward starts their
 /// reduction. They are held to the end of the row. For every other microbatch `begun` is empty.
 MicrobatchBytes microbatch_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
                                  const std::vector<int64_t>& begun);

@@ -1,7 +1,6 @@
 #include "plan/pass_time.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/errors.h"
 #include "config/from_config.h"
@@ -40,10 +39,19 @@ TimeParts& TimeParts::add(const TimeParts& other, double times) {
 }
 
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes) {
-  std::set<int64_t> hosts;
-  const std::vector<int> group = mesh.group(rank, axes);
-  for (const int member : group) hosts.insert(member / hardware.device.per_host);
-  return {.ranks = std::ssize(group), .hosts = std::ssize(hosts)};
+  const GroupPositions positions(mesh, axes);
+  const int first = rank - positions.rank_at(positions.of(rank)), ranks = positions.size();
+  const auto host = [&](int position) { return (first + positions.rank_at(position)) / hardware.device.per_host; };
+  if (ranks == 1) return {.ranks = 1, .hosts = 1};
+  // The distance between neighbors is nowhere less than that of the first two. If it is the same everywhere, the hosts
+  // are counted without a look at each rank.
+  const int distance = positions.rank_at(1);
+  if (positions.rank_at(ranks - 1) == (ranks - 1) * distance) {
+    return {.ranks = ranks, .hosts = distance < hardware.device.per_host ? host(ranks - 1) - host(0) + 1 : ranks};
+  }
+  int64_t hosts = 1;
+  for (int position = 1; position < ranks; ++position) hosts += host(position) != host(position - 1) ? 1 : 0;
+  return {.ranks = ranks, .hosts = hosts};
 }
 
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,

@@ -3,6 +3,7 @@
 #include "plan/placement.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/errors.h"
 #include "config/from_config.h"
@@ -107,22 +108,17 @@ void hold(const ParameterPlacement& plan, int rank, Stages which, std::vector<Pa
   }
 }
 
-// Returns the axes along which all ranks hold the same parameter shards.
-std::vector<std::string> axes_of_equal_shards(const ParameterPlacement& plan) {
-  std::vector<std::string> axes;
+// Returns the axes along which ranks hold different parameter shards.
+Axes axes_of_shards(const ParameterPlacement& plan) {
+  Axes axes;
   for (const Axis& axis : plan.mesh.axes) {
     const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
     const bool splits = std::ranges::any_of(plan.groups, [&](const ParameterGroup& group) {
       return std::ranges::find(group.split, axis.name) != group.split.end();
     });
-    if (!splits && !stages_differ) axes.push_back(axis.name);
+    if (splits || stages_differ) axes.push_back(axis.name);
   }
   return axes;
-}
-
-int first_along(const Mesh& mesh, const std::vector<std::string>& axes, int rank) {
-  for (const std::string& axis : axes) rank = mesh.rank_at(rank, axis, 0);
-  return rank;
 }
 
 // Groups the parameters by layout and reduction. A tied head on several stages becomes a parameter of its own.
@@ -210,16 +206,28 @@ ParameterPlacement place_parameters(Pipeline pipeline) {
   return placement;
 }
 
-ParameterShards::ParameterShards(const ParameterPlacement& plan) {
-  const std::vector<std::string> axes = axes_of_equal_shards(plan);
-  std::vector<ParameterInfo> held = plan.parameters;
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    replica_leaders_.push_back(first_along(plan.mesh, axes, rank));
-    if (replica_leaders_.back() != rank) continue;
-    hold(plan, rank, Stages::own, held);
-    const FlatLayout flat = flat_layout(held);
-    shards_.emplace(rank, ParameterShard{flat.elements, held_buckets(plan, rank, flat)});
+ParameterShard::ParameterShard(const ParameterPlacement& plan, int rank, bool has_chunks) {
+  const std::vector<ParameterInfo> held = plan.parameters_of(rank);
+  for (const ParameterInfo& parameter : held) sizes.push_back(parameter.shard_size());
+  flat = flat_layout(held);
+  elements = flat.elements;
+  buckets = held_buckets(plan, rank, flat, has_chunks);
+}
+
+std::vector<Range> ParameterShard::chunk_parts(const std::function<int(size_t bucket)>& position_of) const {
+  std::vector<Range> parts(sizes.size());
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    const Range chunk = buckets[bucket].chunk(position_of(bucket));
+    for (const int weight : buckets[bucket].weights) {
+      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
+      for (size_t i = first; i < end; ++i) {
+        const int64_t begin = flat.parameter_offsets[i];
+        parts[i] = {std::clamp<int64_t>(chunk.begin - begin, 0, sizes[i]),
+                    std::clamp<int64_t>(chunk.end - begin, 0, sizes[i])};
+      }
+    }
   }
+  return parts;
 }
 
 int64_t ParameterShard::chunk_elements(const Mesh& mesh, int rank) const {
@@ -228,21 +236,39 @@ int64_t ParameterShard::chunk_elements(const Mesh& mesh, int rank) const {
   return sum;
 }
 
-std::vector<Range> ParameterPlacement::chunk_parts(int rank) const {
-  const std::vector<ParameterInfo> held = parameters_of(rank);
-  const FlatLayout flat = flat_layout(held);
-  std::vector<Range> parts(held.size());
-  for (const GradientBucket& bucket : held_buckets(*this, rank, flat)) {
-    const Range chunk = bucket.chunk(mesh.group_index(rank, bucket.axes));
-    for (const int weight : bucket.weights) {
-      const auto [first, end] = flat.members[static_cast<size_t>(weight)];
-      for (size_t i = first; i < end; ++i) {
-        const int64_t begin = flat.parameter_offsets[i], size = held[i].shard_size();
-        parts[i] = {std::clamp<int64_t>(chunk.begin - begin, 0, size), std::clamp<int64_t>(chunk.end - begin, 0, size)};
+ParameterShards::ParameterShards(const ParameterPlacement& plan) : positions_(plan.mesh, axes_of_shards(plan)) {
+  // The layouts and shapes of all parameters, each once.
+  std::vector<std::pair<Layout, std::vector<int64_t>>> kinds;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const auto is_known = [&](const auto& kind) {
+      return kind.second == plan.parameters[i].shape && kind.first == plan.layouts[i];
+    };
+    if (std::ranges::none_of(kinds, is_known)) kinds.emplace_back(plan.layouts[i], plan.parameters[i].shape);
+  }
+  // The shards of a rank follow from its stages and the shapes of its shards. Its chunks also follow from the shapes
+  // on the first rank of its tensor mesh: see held_buckets().
+  std::map<std::vector<int64_t>, std::shared_ptr<const ParameterShard>> known;
+  for (int position = 0; position < positions_.size(); ++position) {
+    const int rank = positions_.rank_at(position);
+    std::vector<int64_t> key = {plan.pipeline_rank(rank)};
+    for (const int of : {rank, plan.mesh.group(rank, {kColumn, kRow}).front()}) {
+      for (const auto& [layout, shape] : kinds) {
+        for (const int64_t extent : local_shape(plan.mesh, layout, shape, of)) key.push_back(extent);
       }
     }
+    const auto [found, is_new] = known.try_emplace(std::move(key));
+    if (is_new) found->second = std::make_shared<const ParameterShard>(plan, rank, plan.shards_optimizer());
+    shards_.push_back(found->second);
   }
-  return parts;
+}
+
+const std::shared_ptr<const ParameterShard>& ParameterShards::shared(int rank) const {
+  return shards_[static_cast<size_t>(positions_.of(rank))];
+}
+
+std::vector<Range> ParameterPlacement::chunk_parts(int rank) const {
+  const auto position_of = [&](size_t bucket) { return mesh.group_index(rank, buckets[bucket].axes); };
+  return ParameterShard(*this, rank).chunk_parts(position_of);
 }
 
 std::vector<Range> ParameterPlacement::owned_parts(int rank) const {
@@ -344,6 +370,9 @@ std::vector<GradientBucket> ParameterPlacement::buckets_of(int rank) const {
   return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
-int ParameterPlacement::replica_leader(int rank) const { return first_along(mesh, axes_of_equal_shards(*this), rank); }
+int ParameterPlacement::replica_leader(int rank) const {
+  const GroupPositions positions(mesh, axes_of_shards(*this));
+  return positions.rank_at(positions.of(rank));
+}
 
 }  // namespace orthant

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,24 +74,36 @@ struct ParameterPlacement : Pipeline {
 /// Places the parameters and completes the schedule.
 ParameterPlacement place_parameters(Pipeline pipeline);
 
-/// The flat buffer of all ranks with the same parameter shards.
+/// The sizes of the parameter shards of a rank, and its flat buffer. It is the same on all ranks whose shards have
+/// equal sizes.
 struct ParameterShard {
-  int64_t elements = 0;
-  std::vector<GradientBucket> buckets;
-  /// Elements of one such rank's chunks of all buckets.
+  /// Without ZeRO no cost of a plan depends on chunks, and `has_chunks` may be false: buckets then have no cuts.
+  ParameterShard(const ParameterPlacement& placement, int rank, bool has_chunks = true);
+
+  int64_t elements = 0;        // of the flat buffer
+  std::vector<int64_t> sizes;  // elements of each parameter
+  FlatLayout flat;
+  std::vector<GradientBucket> buckets;  // see ParameterPlacement::buckets_of()
+
+  /// For each parameter, the range of its shard that lies in the chunk of its bucket, at the position that position_of
+  /// returns for the bucket's index.
+  std::vector<Range> chunk_parts(const std::function<int(size_t bucket)>& position_of) const;
+  /// Elements of the rank's chunks of all buckets.
   int64_t chunk_elements(const Mesh& mesh, int rank) const;
 };
-/// The ParameterShard of every rank. It is computed once per set of ranks with the same shards, not once per rank.
+/// The ParameterShard of every rank. It is computed once per class of ranks whose shards have equal sizes.
 class ParameterShards {
  public:
   explicit ParameterShards(const ParameterPlacement& placement);
-  const ParameterShard& of(int rank) const { return shards_.at(replica_leader(rank)); }
-  /// Returns the same as ParameterPlacement::replica_leader().
-  int replica_leader(int rank) const { return replica_leaders_[static_cast<size_t>(rank)]; }
+  const ParameterShard& of(int rank) const { return *shared(rank); }
+  /// The same. Ranks of a class have the same pointer.
+  const std::shared_ptr<const ParameterShard>& shared(int rank) const;
+  /// Positions along the axes that tell parameter shards apart.
+  const GroupPositions& positions() const { return positions_; }
 
  private:
-  std::vector<int> replica_leaders_;      // by rank
-  std::map<int, ParameterShard> shards_;  // by the lowest rank that holds these shards
+  GroupPositions positions_;
+  std::vector<std::shared_ptr<const ParameterShard>> shards_;  // by position
 };
 
 }  // namespace orthant

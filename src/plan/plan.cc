@@ -2,16 +2,53 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "config/parallelism_check.h"
 #include "plan/plan_limits.h"
 #include "plan/plan_memory.h"
 #include "plan/plan_traffic.h"
+#include "plan/rank_values.h"
 #include "plan/vocabulary.h"
 #include "schedule/steps.h"
 
 namespace orthant {
+
+namespace {
+
+// Joins classes whose ranks have the same row of the schedule and the same costs, although their values differ.
+void join_equal_classes(Plan& plan, const std::vector<RankValues>& ranks) {
+  std::map<std::vector<int64_t>, int> known;
+  std::vector<int> joined;       // by class
+  std::vector<size_t> distinct;  // classes that stay
+  for (size_t at = 0; at < ranks.size(); ++at) {
+    const MemoryBytes& m = plan.memory[at];
+    const Action peak = m.peak.value_or(Action());
+    std::vector<int64_t> costs = {ranks[at].pipeline_rank, ranks[at].data_shard.sequences.size(),
+                                  m.parameters, m.gradients, m.optimizer, m.activations, m.working, m.host,
+                                  m.host_copies, m.peak.has_value(), static_cast<int64_t>(peak.kind), peak.stage,
+                                  peak.microbatch, m.at_peak.activations, m.at_peak.messages, m.at_peak.partial_sums,
+                                  m.at_peak.units, m.at_peak.temporaries};
+    for (const CommunicationEntry& entry : plan.communication) {
+      costs.push_back(entry.calls[at]);
+      costs.push_back(entry.bytes[at]);
+    }
+    const auto [found, is_new] = known.try_emplace(std::move(costs), static_cast<int>(distinct.size()));
+    joined.push_back(found->second);
+    if (is_new) distinct.push_back(at);
+  }
+  plan.classes = plan.classes.joined(joined);
+  const auto keep = [&](auto& values) {
+    for (size_t i = 0; i < distinct.size(); ++i) values[i] = values[distinct[i]];
+    values.resize(distinct.size());
+  };
+  keep(plan.memory);
+  for (CommunicationEntry& entry : plan.communication) keep(entry.calls), keep(entry.bytes);
+}
+
+}  // namespace
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
   Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
@@ -21,9 +58,11 @@ Plan make_plan(const Config& config, const RunFacts& facts) {
   if (!facts.hardware) plan.timeline.unit = "mean forwards of a rank";
   plan.row_interval = plan.post_validates() ? step_interval(plan.schedule, durations) : plan.timeline.makespan;
   if (facts.hardware) plan.step_time = count_step_time(plan, held, plan.timeline, plan.row_interval);
-  const MatrixCostsByRank updates(plan, held);
-  plan.memory = count_memory(plan, held, updates);
-  plan.communication = count_communication(plan, held, updates);
+  const RankTable ranks(plan, held);
+  plan.classes = ranks.classes();
+  plan.memory = count_memory(plan, ranks.values());
+  plan.communication = count_communication(plan, ranks.values());
+  join_equal_classes(plan, ranks.values());
   return plan;
 }
 
@@ -53,17 +92,31 @@ double Plan::bubble() const {
 }
 
 int Plan::worst_rank() const {
-  return static_cast<int>(std::ranges::max_element(memory, {}, &MemoryBytes::total) - memory.begin());
+  const auto worst = std::ranges::max_element(memory, {}, &MemoryBytes::total);
+  return classes.first_rank(static_cast<int>(worst - memory.begin()));
 }
 
-int64_t Plan::largest_memory_bytes() const { return memory[static_cast<size_t>(worst_rank())].total(); }
+int64_t Plan::largest_memory_bytes() const { return std::ranges::max(memory, {}, &MemoryBytes::total).total(); }
 
-int64_t Plan::largest_communication_bytes() const {
+int64_t Plan::calls_of(const CommunicationEntry& entry, int rank) const {
+  return entry.calls[static_cast<size_t>(classes.of(rank))];
+}
+
+int64_t Plan::bytes_of(const CommunicationEntry& entry, int rank) const {
+  return entry.bytes[static_cast<size_t>(classes.of(rank))];
+}
+
+std::vector<int64_t> Plan::communication_bytes(std::initializer_list<CommunicationKind> kinds) const {
   std::vector<int64_t> sums(memory.size());
-  for (const auto& entry : communication) {
-    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
+  for (const CommunicationEntry& entry : communication) {
+    if (kinds.size() > 0 && std::ranges::find(kinds, entry.kind) == kinds.end()) continue;
+    for (size_t at = 0; at < sums.size(); ++at) sums[at] += entry.bytes[at];
   }
-  return *std::max_element(sums.begin(), sums.end());
+  return sums;
+}
+
+int64_t Plan::largest_communication_bytes(std::initializer_list<CommunicationKind> kinds) const {
+  return std::ranges::max(communication_bytes(kinds));
 }
 
 }  // namespace orthant

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "mesh/rank_classes.h"
 #include "plan/placement.h"
 #include "plan/step_time.h"
 #include "schedule/row_memory.h"
@@ -28,27 +30,32 @@ struct MemoryBytes {
   int64_t host_copies = 0;  // copied to and from the host in a step
 
   int64_t total() const { return parameters + gradients + optimizer + activations + working; }
+  bool operator==(const MemoryBytes&) const = default;
 };
 
 /// Messages that planning tells apart.
 enum class CommunicationKind {
   stage_outputs,
   stage_gradients,      // gradients of the inputs of stages
-  gradients,            // reductions of a bucket
-  gradients_of_copies,  // sums of a bucket over the copies of sharded states
-  weights,              // gathers of a bucket
+  gradients,            // reductions of buckets
+  gradients_of_copies,  // sums of buckets over the copies of sharded states
+  weights,              // gathers of buckets
   other
 };
 
-/// Messages that the ranks send in a step.
+/// Messages of one kind that the ranks send in a step.
 struct CommunicationEntry {
-  std::string what;        // "gradients, bucket 1 of 3"
+  std::string what;  // "gradients"
   CommunicationKind kind = CommunicationKind::other;
   std::string collective;  // "all_reduce"
   std::string axis;
-  std::vector<int64_t> calls_per_rank;  // calls per step, by rank
-  std::vector<int64_t> bytes_per_rank;  // bytes sent per step, by rank
+  int64_t buckets = 0;  // buckets whose messages are added up; 0 if the entry is not about buckets
+  std::vector<int64_t> calls = {};  // per step, by class of ranks: see Plan::classes
+  std::vector<int64_t> bytes = {};  // sent per step, by class of ranks
 };
+
+/// The version of a plan's JSON form, which a run writes to plan.json. docs/plan-json.md describes it.
+inline constexpr int kPlanJsonVersion = 2;
 
 /// A run on its mesh, with its costs. Planning is a chain of pure steps: Sharding, Pipeline, ParameterPlacement, Plan.
 /// Each step takes the value of the step before it and adds what it computes.
@@ -58,17 +65,26 @@ struct Plan : ParameterPlacement {
   /// consecutive steps overlap (post-validation).
   double row_interval = 0;
   std::optional<StepTime> step_time;  // if the hardware is known
-  std::vector<MemoryBytes> memory;  // by rank
+  /// Ranks that are planned once: they have the same pipeline rank, number of sequences, memory and messages.
+  RankClasses classes;
+  std::vector<MemoryBytes> memory;  // by class
   std::vector<CommunicationEntry> communication;
 
   /// Length of a step in the timeline's unit: the seconds of the whole step, or row_interval without hardware.
   double step_length() const { return step_time ? step_time->seconds : row_interval; }
   /// The fraction of row_interval in which the ranks do not compute.
   double bubble() const;
+  const MemoryBytes& memory_of(int rank) const { return memory[static_cast<size_t>(classes.of(rank))]; }
+  /// Calls of an entry of `communication` by a rank, and bytes that it sends in them.
+  int64_t calls_of(const CommunicationEntry& entry, int rank) const;
+  int64_t bytes_of(const CommunicationEntry& entry, int rank) const;
+  /// Bytes that a rank of each class sends per step: in all messages, or in those of some kinds.
+  std::vector<int64_t> communication_bytes(std::initializer_list<CommunicationKind> kinds = {}) const;
+  /// The largest of communication_bytes().
+  int64_t largest_communication_bytes(std::initializer_list<CommunicationKind> kinds = {}) const;
   /// The rank that needs most memory, the lowest of several, and its bytes.
   int worst_rank() const;
   int64_t largest_memory_bytes() const;
-  int64_t largest_communication_bytes() const;
 };
 
 /// The plan of generation: the ranks of one replica continue a text, and each holds all of its tokens, because they

@@ -1,16 +1,16 @@
-// Counts the bytes that each rank sends in a step.
+// Counts the bytes that ranks send in a step. A rank is known by its values only: see rank_values.h.
 #pragma once
 
 #include <vector>
 
-#include "plan/matrix_updates.h"
 #include "plan/plan.h"
+#include "plan/rank_values.h"
 
 namespace orthant {
 
-/// Returns the messages of all ranks: of blocks, embedding and loss, between stages, for the reduction of gradients,
-/// their norm and the step signals, and for updates of sharded matrices.
-std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held,
-                                                    const MatrixCostsByRank& updates);
+/// Returns the messages of ranks with these values: of blocks, embedding and loss, between stages, for the reduction of
+/// gradients, their norm and the step signals, and for updates of sharded matrices.
+std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan,
+                                                    const std::vector<RankValues>& ranks);
 
 }  // namespace orthant

@@ -16,6 +16,8 @@ struct VocabularyMemory {
   int64_t backward = 0;  // peak of T or TW in addition to `kept`
   int64_t streams = 0;   // inputs and gradients of both layers, received and sent; held throughout the row
   int64_t lookup = 0, lookup_backward = 0;  // peaks of E and EB in addition to that; 0 unless a tensor mesh shares rows
+
+  auto operator<=>(const VocabularyMemory&) const = default;
 };
 
 /// Returns the bytes for a microbatch of `sequences` sequences on the rank.

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "config/hf_family.h"
 #include "plan/pipeline.h"
+#include "plan/plan.h"
 
 #include <nlohmann/json.hpp>
 
@@ -62,9 +63,9 @@ void add_config_facts(const Config& config, ReportData& data) {
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
 
-std::vector<MemoryPart> memory_parts(const Json& rank) {
+std::vector<MemoryPart> memory_parts(const Json& ranks) {
   std::vector<MemoryPart> parts;
-  for (const auto& [name, bytes] : rank.at("memory_bytes").items()) {
+  for (const auto& [name, bytes] : ranks.at("memory_bytes").items()) {
     if (name != "total") parts.push_back({name, bytes.get<double>()});
   }
   return parts;
@@ -75,7 +76,11 @@ double total_bytes(const std::vector<MemoryPart>& parts) {
                          [](double sum, const auto& part) { return sum + part.bytes; });
 }
 
-void add_plan_facts(const Json& plan, ReportData& data) {
+void add_plan_facts(const Json& plan, const std::string& path, ReportData& data) {
+  if (const int version = plan.value("version", 0); version != kPlanJsonVersion) {
+    throw DataError(fmt::format("{}: \"version\" must be {}, but is {}; print the plan again with orthant plan --json",
+                                path, kPlanJsonVersion, version));
+  }
   data.facts.emplace_back("Parameters", grouped(plan.at("parameters").at("count").get<int64_t>()));
   std::vector<std::string> axes;
   for (const auto& axis : plan.at("mesh")) {
@@ -86,11 +91,13 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   }
   const auto ranks = plan.at("ranks").get<int64_t>();
   data.facts.emplace_back("Mesh", axes.empty() ? "1 rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
-  for (const auto& rank : plan.at("per_rank")) {
-    auto parts = memory_parts(rank);
+  const auto& classes = plan.at("classes");
+  for (const auto& each : classes) {
+    auto parts = memory_parts(each);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
-    if (rank.at("rank") == 0) data.expected_communication_bytes = rank.at("communication_bytes").get<int64_t>();
   }
+  // Rank 0 is in the first class.
+  if (!classes.empty()) data.expected_communication_bytes = classes.at(0).at("communication_bytes").get<int64_t>();
   if (!plan.contains("timeline")) return;
   for (const auto& pass : plan.at("timeline").at("passes")) {
     data.planned_passes[{pass.at("stage").get<size_t>(), pass.at("pass").get<std::string>()}] =
@@ -128,7 +135,7 @@ ReportData read_run_folder(const std::string& folder) {
   }
   try {
     if (const std::string text = content_of(plan_path); !text.empty())
-      add_plan_facts(parse_json(text, plan_path), data);
+      add_plan_facts(parse_json(text, plan_path), plan_path, data);
   } catch (const Error& error) {
     data.problems.push_back(error.what());
   } catch (const nlohmann::json::exception& error) {

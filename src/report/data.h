@@ -39,7 +39,7 @@ struct ReportData {
 
 /// Reads metrics.jsonl (required), config.toml, plan.json, schedule.svg, timeline.json, sample.txt and the name of the
 /// first event file in tb/. plan.json has the form that `orthant plan --json` prints; used are mesh, ranks,
-/// parameters.count, timeline.passes and per_rank[] with communication_bytes and memory_bytes, an object of bytes by
+/// parameters.count, timeline.passes and classes[] with communication_bytes and memory_bytes, an object of bytes by
 /// part. Throws DataError for metrics.jsonl only.
 ReportData read_run_folder(const std::string& folder);
 

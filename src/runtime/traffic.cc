@@ -22,10 +22,9 @@ std::string text_of(const Traffic& traffic, const std::string& of) {
 TrafficTable planned_traffic_table(const Plan& plan, int rank) {
   TrafficTable planned;
   for (const CommunicationEntry& entry : plan.communication) {
-    const auto at = static_cast<size_t>(rank);
     Traffic& sum = planned[{entry.axis, entry.collective}];
-    sum.calls += entry.calls_per_rank[at];
-    sum.bytes += entry.bytes_per_rank[at];
+    sum.calls += plan.calls_of(entry, rank);
+    sum.bytes += plan.bytes_of(entry, rank);
   }
   return planned;
 }

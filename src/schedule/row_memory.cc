@@ -10,7 +10,6 @@
 #include "schedule/barriers.h"
 
 namespace orthant {
-namespace {
 
 using enum ActionKind;
 
@@ -25,18 +24,18 @@ class RowWalk {
         bytes_of_(bytes_of),
         units_(units),
         stage_with_loss_(stage_with_loss),
-        leaving_(row.size()),
-        trace_(row.size()) {
+        leaving_(row.size()) {
     for (const Action& action : row) {
       if (action.kind == F) stages_.insert(action.stage);
     }
+  }
+
+  RowProfile run() {
     for (at_ = 0; at_ < row_.size(); ++at_) follow(row_[at_]);
     at_ = row_.empty() ? 0 : row_.size() - 1;
     complete_reduction();
+    return std::move(profile_);
   }
-
-  const RowBytes& most() const { return most_; }
-  const std::vector<int64_t>& trace() const { return trace_; }
 
  private:
   void follow(const Action& action) {
@@ -53,11 +52,14 @@ class RowWalk {
 
   MicrobatchBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
 
-  void peak(int64_t transient) {
+  /// Raises the level of a reduction's state to the bytes held now and `transient`.
+  void raise(RowProfile::Reduction state, int64_t transient) {
     const HeldBytes held{kept_, messages_, sums_, units_bytes_, transient};
-    most_.kept = std::max(most_.kept, kept_);
-    if (held.total() > most_.peak.total()) most_.peak = held, most_.at = row_[at_];
-    trace_[at_] = std::max(trace_[at_], held.total());
+    profile_.rest_.kept = std::max(profile_.rest_.kept, kept_);
+    profile_.raise({state, reduction_.value_or(BucketKey())}, held, at_, row_[at_]);
+  }
+  void peak(int64_t transient) {
+    raise(reduction_ ? RowProfile::Reduction::running : RowProfile::Reduction::none, transient);
   }
 
   /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
@@ -66,7 +68,7 @@ class RowWalk {
     return std::min(bytes.host_block, host_ - bytes.host_block);
   }
 
-  using BucketKey = std::pair<int, int>;  // stage, number of the bucket
+  using BucketKey = RowProfile::BucketKey;
   const UnitBytes& unit(int stage) const { return units_[static_cast<size_t>(stage)]; }
   const UnitBytes::Bucket& bucket(const BucketKey& key) const { return unit(key.first).buckets.at(key.second); }
 
@@ -77,7 +79,6 @@ class RowWalk {
       const BucketKey key{action.stage, action.microbatch};
       complete_reduction();
       allocate(key);
-      units_bytes_ += bucket(key).reduction;
       reduction_ = key;
       peak(0);
       if (bucket(key).is_local) complete_reduction();
@@ -103,8 +104,7 @@ class RowWalk {
 
   void complete_reduction() {
     if (!reduction_) return;
-    units_bytes_ -= bucket(*reduction_).reduction;
-    peak(bucket(*reduction_).update);
+    raise(RowProfile::Reduction::complete, 0);
     units_bytes_ -= bucket(*reduction_).gradients;
     written_.erase(*reduction_);
     reduction_.reset();
@@ -144,7 +144,7 @@ class RowWalk {
       case F:
         messages_ -= shared > 0 ? 0 : bytes.input;
         kept_ += bytes.kept - shared, host_ += bytes.host;
-        most_.host = std::max(most_.host, host_), most_.offloaded += bytes.host;
+        profile_.rest_.host = std::max(profile_.rest_.host, host_), profile_.rest_.offloaded += bytes.host;
         peak(bytes.forward + other_block(bytes));
         messages_ += bytes.sends_input ? 0 : bytes.output;
         break;
@@ -183,34 +183,61 @@ class RowWalk {
   const std::vector<UnitBytes>& units_;
   const int stage_with_loss_;  // its F computes the loss, which writes gradients
   std::set<int> stages_;       // of this rank
-  RowBytes most_;
+  RowProfile profile_;
   size_t at_ = 0;               // index of the present Action
-  int64_t units_bytes_ = 0;     // of gathered weights, gradients in full, and the reduction in progress
+  int64_t units_bytes_ = 0;     // of gathered weights, and gradients in full
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
-  std::vector<int64_t> trace_;    // the most bytes held, by the index of the Action
 };
 
-}  // namespace
+void RowProfile::raise(const State& state, const HeldBytes& held, size_t index, const Action& at) {
+  Level& level = levels_[state];
+  if (level.order < 0 || held.total() > level.held.total()) level = {held, order_, at};
+  ++order_;
+  const bool is_same = !moments_.empty() && moments_.back().index == index && moments_.back().state == state;
+  if (!is_same) moments_.push_back({index, state});
+  moments_.back().bytes = std::max(moments_.back().bytes, held.total());
+}
+
+RowBytes RowProfile::peak(const BytesOfReduction& bytes_of) const {
+  RowBytes most = rest_;
+  int64_t order = -1;
+  for (const auto& [state, level] : levels_) {
+    HeldBytes held = level.held;
+    add(held, state, bytes_of);
+    const int64_t total = held.total(), largest = most.peak.total();
+    if (total < largest || (total == largest && order <= level.order)) continue;
+    most.peak = held, most.at = level.at, order = level.order;
+  }
+  return most;
+}
+
+std::vector<int64_t> RowProfile::trace(size_t actions, const BytesOfReduction& bytes_of) const {
+  std::vector<int64_t> trace(actions);
+  for (const Moment& moment : moments_) {
+    HeldBytes more;
+    add(more, moment.state, bytes_of);
+    trace[moment.index] = std::max(trace[moment.index], moment.bytes + more.total());
+  }
+  return trace;
+}
+
+void RowProfile::add(HeldBytes& held, const State& state, const BytesOfReduction& bytes_of) {
+  if (state.reduction == Reduction::none) return;
+  const ReductionBytes bytes = bytes_of(state.bucket.first, state.bucket.second);
+  if (state.reduction == Reduction::running) held.units += bytes.buffer;
+  if (state.reduction == Reduction::complete) held.temporaries += bytes.update;
+}
 
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
-RowBytes RowMemory::peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
-      .most();
-}
-
-std::vector<int64_t> RowMemory::trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
-      .trace();
-}
-
-int RowMemory::stage_with_loss(const std::vector<UnitBytes>& units) const {
+RowProfile RowMemory::profile(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
   const bool shards_output = !units.empty() && !vocabulary_kinds(schedule_).output.empty();
-  return shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
+  const int stage_with_loss = shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss).run();
 }
 
 }  // namespace orthant

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -42,8 +43,7 @@ struct UnitBytes {
   /// buffers are freed first, so that an update from the summed gradients does not count them. If only this rank has a
   /// part in it, it is complete at once.
   struct Bucket {
-    int64_t gradients = 0, reduction = 0;
-    int64_t update = 0;  // transient bytes when the reduction is complete
+    int64_t gradients = 0;
     bool is_local = false;
   };
   std::map<int, Bucket> buckets = {};  // by the number in REDUCE
@@ -69,6 +69,51 @@ struct RowBytes {
   int64_t offloaded = 0;  // the sum of all activations that were copied there
 };
 
+/// Bytes of a bucket that ranks with the same row and shards may differ in: buffers of its reduction, and transient
+/// bytes when the reduction is complete.
+struct ReductionBytes {
+  int64_t buffer = 0, update = 0;
+};
+
+/// A row whose peaks are known up to the ReductionBytes of its buckets. At most one reduction is in progress at a time,
+/// so the peak is the largest of one sum for each bucket.
+class RowProfile {
+ public:
+  /// The bytes of a stage's bucket with this number.
+  using BytesOfReduction = std::function<ReductionBytes(int stage, int number)>;
+  RowBytes peak(const BytesOfReduction& bytes_of) const;
+  /// The most bytes held during each of the row's Actions, of which there are `actions`. 0 for those that hold nothing.
+  std::vector<int64_t> trace(size_t actions, const BytesOfReduction& bytes_of) const;
+
+ private:
+  friend class RowWalk;
+  enum class Reduction { none, running, complete };
+  using BucketKey = std::pair<int, int>;  // stage, number of the bucket
+  struct State {
+    Reduction reduction = Reduction::none;
+    BucketKey bucket = {};
+    auto operator<=>(const State&) const = default;
+  };
+  // The most that is held in a state, without the bytes of the reduction.
+  struct Level {
+    HeldBytes held;
+    int64_t order = -1;  // of the moment that reaches it first
+    Action at = {};
+  };
+  struct Moment {
+    size_t index;  // of the Action
+    State state;
+    int64_t bytes = 0;
+  };
+  void raise(const State& state, const HeldBytes& held, size_t index, const Action& at);
+  static void add(HeldBytes& held, const State& state, const BytesOfReduction& bytes_of);
+
+  RowBytes rest_;  // the peaks that do not depend on reductions
+  std::map<State, Level> levels_;
+  std::vector<Moment> moments_;
+  int64_t order_ = 0;  // number of moments looked at
+};
+
 /// Computes the memory of the rows of one schedule. A RECV between two computations is posted before the first one. Its
 /// buffer is held from there until the pass that reads it. If two neighboring stages are on one rank, the result is
 /// held from the pass that makes it to the pass that reads it. A sent message is held until its send completion: see
@@ -77,15 +122,11 @@ class RowMemory {
  public:
   using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
   explicit RowMemory(const Schedule& schedule);
-  /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch
-  /// whose passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
-  RowBytes peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
-  /// The most bytes held during each Action of the row.
-  std::vector<int64_t> trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
+  /// The rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch whose
+  /// passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
+  RowProfile profile(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
 
  private:
-  int stage_with_loss(const std::vector<UnitBytes>& units) const;
-
   const Schedule& schedule_;
   const PerResult<int> send_completions_;
 };

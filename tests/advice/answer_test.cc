@@ -70,10 +70,10 @@ TEST(Answer, NamesTheMomentOfThePeak) {
   const Hardware h100 = load_hardware("h100-8x");
   const Plan plan = plan_on(&h100, 2, {"parallelism.pipeline_parallel_degree=2"});
   const int rank = plan.worst_rank();
-  const auto& peak = plan.memory[static_cast<size_t>(rank)].peak;
+  const auto& peak = plan.memory_of(rank).peak;
   ASSERT_TRUE(peak);
   EXPECT_NE(std::ranges::find(plan.row(rank), *peak), plan.row(rank).end());
-  EXPECT_EQ(plan.memory[static_cast<size_t>(rank)].total(), plan.largest_memory_bytes());
+  EXPECT_EQ(plan.memory_of(rank).total(), plan.largest_memory_bytes());
 }
 
 // Tables of choices mark what does not fit the device, and recommend only what fits.
@@ -99,7 +99,7 @@ TEST(Answer, IsInTheJsonOfThePlan) {
   const Hardware h100 = load_hardware("h100-8x");
   const Plan plan = plan_on(&h100, 4);
   const auto json = nlohmann::json::parse(plan_json(plan, Sections::all()));
-  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["version"], kPlanJsonVersion);
   EXPECT_EQ(json["step_seconds"], plan.step_time->seconds);
   EXPECT_EQ(json["worst_rank"]["bytes"], plan.largest_memory_bytes());
   EXPECT_EQ(json["hardware"]["name"], "h100-8x");

@@ -123,7 +123,7 @@ TEST(PublishedCosts, OfRingSelfAttentionsMemoryForBertBase) {
   for (const ParameterInfo& p : plan.parameters) {
     if (p.layer == 0 && p.name.find(".self_attn.") != std::string::npos) weights += p.size();
   }
-  const MemoryBytes& memory = plan.memory[0];
+  const MemoryBytes& memory = plan.memory_of(0);
   const int64_t state = memory.parameters + memory.gradients + memory.optimizer;
   const int64_t copies = state / (flat_layout(plan.parameters).elements * kElement);
   const int64_t kept = sequence_memory(self_attention(false), kBase, 0, 0).saved_bytes / kElement;
@@ -139,7 +139,7 @@ TEST(PublishedCosts, ActivationsFollowTheTokensOfARank) {
   const auto memory = [](int sequences, const std::vector<std::string>& cut) {
     std::vector<std::string> keys = {fmt::format("training.local_batch_size={}", sequences)};
     keys.insert(keys.end(), cut.begin(), cut.end());
-    return base_plan(keys).memory[0];
+    return base_plan(keys).memory_of(0);
   };
   const std::string ring = "parallelism.context_parallel_ring=", ulysses = "parallelism.context_parallel_ulysses=";
   const int64_t alone = memory(2, {}).activations;

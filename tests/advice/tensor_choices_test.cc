@@ -41,7 +41,7 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
         for (const CommunicationEntry& entry : plan.communication) {
           const bool blocks = entry.what.find("blocks") != std::string::npos;
           if (!blocks || entry.what.starts_with("statistics")) continue;
-          for (const int64_t sent : entry.bytes_per_rank) bytes += static_cast<double>(sent);
+          for (int rank = 0; rank < ranks; ++rank) bytes += static_cast<double>(plan.bytes_of(entry, rank));
         }
         for (const TensorChoice& choice : tensor_choices(plan)) {
           if (!choice.chosen) continue;
@@ -73,7 +73,7 @@ TEST(TensorChoices, WordsKnowOfSplitBackwards) {
       double bytes = 0;
       for (const CommunicationEntry& entry : plan.communication) {
         if (entry.what.find("blocks") == std::string::npos || entry.what.starts_with("statistics")) continue;
-        for (const int64_t sent : entry.bytes_per_rank) bytes += static_cast<double>(sent);
+        for (int rank = 0; rank < ranks; ++rank) bytes += static_cast<double>(plan.bytes_of(entry, rank));
       }
       for (const TensorChoice& choice : tensor_choices(plan)) {
         if (!choice.chosen) continue;
@@ -105,7 +105,7 @@ TEST(TensorTraffic, IsEachRanksOwn) {
   std::vector<int64_t> planned(24), own(24);
   for (const CommunicationEntry& entry : plan.communication) {
     if (entry.what.find("vocabulary forward") == std::string::npos) continue;
-    for (size_t rank = 0; rank < 24; ++rank) planned[rank] += entry.bytes_per_rank[rank];
+    for (int rank = 0; rank < 24; ++rank) planned[static_cast<size_t>(rank)] += plan.bytes_of(entry, rank);
   }
   for (int rank = 0; rank < 24; ++rank) {
     const TensorTraffic traffic = tensor_traffic(plan.tensor, tensor_shape_of(plan, rank, 1), plan.mesh, rank);

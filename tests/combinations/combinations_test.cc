@@ -113,7 +113,7 @@ TEST(CombinationControls, AWeightOfTheOracleThatDiffersIsWrong) {
 
 TEST(CombinationControls, AByteThatWasNotPlannedIsWrong) {
   const Outcome outcome = runner().run_changed(small_run(), [](Plan& plan, OracleTrace&) {
-    plan.communication.front().bytes_per_rank[2] += 1;
+    plan.communication.front().bytes[static_cast<size_t>(plan.classes.of(2))] += 1;
   });
   EXPECT_EQ(outcome.verdict, Verdict::wrong);
   EXPECT_NE(outcome.problem.find("step 1, rank 2: sends"), std::string::npos) << outcome.problem;

@@ -61,10 +61,10 @@ inline Measured measure(const TinyRun& run, const std::vector<std::string>& more
   EXPECT_EQ(program.exit_code(), 0) << program.output();
   const auto plan = parse_json(slurp(dump + "/plan.json"), "plan.json");
   Measured m;
-  for (const auto& rank : plan["per_rank"]) {
-    const auto& bytes = rank["memory_bytes"];
+  for (const auto& ranks : plan["classes"]) {
+    const auto& bytes = ranks["memory_bytes"];
     m.planned = std::max(m.planned, bytes["total"].get<double>());
-    m.parameters += bytes["parameters"].get<double>();
+    m.parameters += ranks["count"].get<double>() * bytes["parameters"].get<double>();
     m.state = bytes["parameters"].get<double>() + bytes["gradients"].get<double>() + bytes["optimizer"].get<double>();
   }
   for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) {

@@ -44,10 +44,10 @@ std::vector<Case> cases() {
           {8, 2, true, 4, 4, mesh("2d", "[2,2,1]")}};  // with two data ranks
 }
 
-int64_t bytes_of_reductions(const Plan& plan, size_t rank) {
+int64_t bytes_of_reductions(const Plan& plan, int rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.kind == CommunicationKind::gradients) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == CommunicationKind::gradients) bytes += plan.bytes_of(entry, rank);
   }
   return bytes;
 }
@@ -60,8 +60,8 @@ TEST(BiasPlan, HoldsAndSendsWhatTheFormulaSays) {
     const int64_t of_stream = 2 * (c.stream_is_cut ? kHidden / c.columns : kHidden);  // output and down projection
     EXPECT_EQ(with.num_parameters() - without.num_parameters(),
               kLayers * (kQueries + 2 * kKeys + 2 * kIntermediate + 2 * kHidden));
-    for (size_t rank = 0; rank < with.memory.size(); ++rank) {
-      const MemoryBytes &now = with.memory[rank], &before = without.memory[rank];
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      const MemoryBytes &now = with.memory_of(rank), &before = without.memory_of(rank);
       const int64_t held = kLayers * (between + of_stream) * 4;
       EXPECT_EQ(now.parameters - before.parameters, held) << mesh;
       EXPECT_EQ(now.gradients - before.gradients, held) << mesh;

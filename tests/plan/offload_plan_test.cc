@@ -27,8 +27,7 @@ TEST(OffloadPlan, MovesTheStateOfTheOptimizer) {
            {2, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_post_validation=true"}}}) {
     const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, {"optimizer.offload=true"}));
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto at = static_cast<size_t>(rank);
-      const MemoryBytes &before = kept.memory[at], &after = offloaded.memory[at];
+      const MemoryBytes &before = kept.memory_of(rank), &after = offloaded.memory_of(rank);
       EXPECT_EQ(before.host, 0);
       EXPECT_GT(after.host, 0);
       EXPECT_EQ(after.optimizer + after.host, before.optimizer) << rank;
@@ -55,16 +54,17 @@ TEST(OffloadPlan, MovesTheActivationsOfBlocks) {
            {2, 4, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=gpipe"}}}) {
     const bool has_pipeline = live > 1;
     const int64_t stages = has_pipeline ? 2 : 1;
-    const int64_t block = stages *
-        (plan_of(ranks, 6, keys).memory[0].activations - plan_of(ranks, 4, keys).memory[0].activations) / (2 * live);
+    const int64_t six = plan_of(ranks, 6, keys).memory_of(0).activations,
+                  four = plan_of(ranks, 4, keys).memory_of(0).activations;
+    const int64_t block = stages * (six - four) / (2 * live);
     const Plan kept = plan_of(ranks, 4, keys), offloaded = plan_of(ranks, 4, with(keys, {offload}));
-    const MemoryBytes &before = kept.memory[0], &after = offloaded.memory[0];
+    const MemoryBytes &before = kept.memory_of(0), &after = offloaded.memory_of(0);
     EXPECT_EQ(after.host, live * 4 / stages * block) << keys.size();
     EXPECT_EQ(after.activations + after.host, before.activations);
     const int64_t microbatches = kept.data_shard(0).microbatches.size();
     EXPECT_EQ(after.host_copies, 2 * microbatches * 4 / stages * block);
     // While a pass runs, the device holds what two blocks save, however many there are.
-    const MemoryBytes deeper = plan_of(ranks, 6, with(keys, {offload})).memory[0];
+    const MemoryBytes deeper = plan_of(ranks, 6, with(keys, {offload})).memory_of(0);
     EXPECT_GE(after.working, 2 * block);
     EXPECT_EQ(deeper.activations + deeper.working, after.activations + after.working);
     EXPECT_LT(after.total(), before.total());
@@ -78,8 +78,8 @@ TEST(OffloadPlan, NeedsNoMoreThanThereIs) {
   const Plan kept = plan_of(4, 4, apart);
   for (const std::string offload : {"optimizer.offload=true", "activation_checkpoint.offload=true"}) {
     const Plan offloaded = plan_of(4, 4, with(apart, {offload}));
-    for (size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_LE(offloaded.memory[rank].total(), kept.memory[rank].total()) << offload << ", " << rank;
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_LE(offloaded.memory_of(rank).total(), kept.memory_of(rank).total()) << offload << ", " << rank;
     }
   }
 }

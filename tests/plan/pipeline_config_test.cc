@@ -130,24 +130,24 @@ TEST(PipelineConfig, PostValidation) {
   const std::string key = "pipeline_parallel_post_validation=true";
   const Plan plain = plan_of(4, of("zb_h2", 4)), post = plan_of(4, of("zb_h2", 4, {key}));
   const Plan sgd = plan_of(4, of("zb_h2", 4, {key}), {"optimizer.name=sgd"});
-  for (size_t rank = 0; rank < 4; ++rank) {
-    const auto& row = post.schedule.rows[rank];
-    EXPECT_EQ(row.size(), plain.schedule.rows[rank].size() + 2);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& row = post.row(rank);
+    EXPECT_EQ(row.size(), plain.row(rank).size() + 2);
     EXPECT_EQ(row.back().kind, ActionKind::STEP);
     // Post-validation keeps float32 copies of the weights and both moments on every rank but the last.
-    const int64_t copies = rank == 3 ? 0 : 3 * plain.memory[rank].parameters;
-    EXPECT_EQ(post.memory[rank].optimizer, plain.memory[rank].optimizer + copies);
-    EXPECT_EQ(sgd.memory[rank].optimizer, (rank == 3 ? 1 : 3) * plain.memory[rank].parameters);
-    EXPECT_EQ(post.memory[rank].activations, plain.memory[rank].activations);
+    const int64_t copies = rank == 3 ? 0 : 3 * plain.memory_of(rank).parameters;
+    EXPECT_EQ(post.memory_of(rank).optimizer, plain.memory_of(rank).optimizer + copies);
+    EXPECT_EQ(sgd.memory_of(rank).optimizer, (rank == 3 ? 1 : 3) * plain.memory_of(rank).parameters);
+    EXPECT_EQ(post.memory_of(rank).activations, plain.memory_of(rank).activations);
   }
   EXPECT_EQ(post.timeline.makespan, plain.timeline.makespan);
   int64_t numbers = StepSignals::elements(4), sends = 0;
   for (const CommunicationEntry& entry : post.communication) {
     EXPECT_NE(entry.collective, "all_reduce") << entry.what;
     if (!entry.what.starts_with("loss, gradient norm") || entry.collective != "send") continue;
-    for (size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(entry.bytes_per_rank[rank], 8 * numbers * entry.calls_per_rank[rank]);
-      sends += entry.calls_per_rank[rank];
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(post.bytes_of(entry, rank), 8 * numbers * post.calls_of(entry, rank));
+      sends += post.calls_of(entry, rank);
     }
   }
   EXPECT_EQ(sends, 3 + 3);

@@ -27,7 +27,7 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
     }
     for (const auto& other : alternatives_to(plan)) EXPECT_GT(other.memory_bytes, 0) << other.change;
     for (const auto& entry : plan.communication) {
-      for (const int64_t bytes : entry.bytes_per_rank) EXPECT_GT(bytes, 0) << entry.what;
+      for (const int64_t bytes : entry.bytes) EXPECT_GT(bytes, 0) << entry.what;
     }
   } catch (const ConfigError& error) {
     return error.what();

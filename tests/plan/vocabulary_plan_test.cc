@@ -191,7 +191,7 @@ TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
                                                "model.max_position_embeddings=2048",
                                                fmt::format("training.dtype={}", c.dtype)}));
       std::vector<int64_t> totals;
-      for (const MemoryBytes& bytes : plan.memory) totals.push_back(bytes.total());
+      for (int rank = 0; rank < 8; ++rank) totals.push_back(plan.memory_of(rank).total());
       return totals;
     };
     const auto growth = [&](const char* how) {

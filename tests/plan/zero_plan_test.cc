@@ -40,18 +40,18 @@ double states_gib(const MemoryBytes& m) {
 }
 
 // Bytes that the rank sends for gradients and weights.
-int64_t state_traffic(const Plan& plan, size_t rank) {
+int64_t state_traffic(const Plan& plan, int rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
     if (entry.kind == CommunicationKind::gradients || entry.kind == CommunicationKind::weights)
-      bytes += entry.bytes_per_rank[rank];
+      bytes += plan.bytes_of(entry, rank);
   }
   return bytes;
 }
-int64_t copies_traffic(const Plan& plan, size_t rank) {
+int64_t copies_traffic(const Plan& plan, int rank) {
   int64_t bytes = 0;
   for (const auto& entry : plan.communication) {
-    if (entry.kind == CommunicationKind::gradients_of_copies) bytes += entry.bytes_per_rank[rank];
+    if (entry.kind == CommunicationKind::gradients_of_copies) bytes += plan.bytes_of(entry, rank);
   }
   return bytes;
 }
@@ -87,9 +87,9 @@ TEST(ZeroPlan, HasTheGoldenBytesOfLlama3) {
         Golden{8, 3, "bfloat16", 16.83, 39.26, eight_microbatches(8)},
         Golden{64, 3, "bfloat16", 2.10, 44.17, eight_microbatches(64)}}) {
     const Plan plan = llama(g.ranks, g.stage, g.dtype, g.more);
-    for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       const std::string what = fmt::format("{} ranks, stage {}, {}, rank {}", g.ranks, g.stage, g.dtype, rank);
-      EXPECT_NEAR(states_gib(plan.memory[rank]), g.states, 0.0051) << what;
+      EXPECT_NEAR(states_gib(plan.memory_of(rank)), g.states, 0.0051) << what;
       EXPECT_NEAR(static_cast<double>(state_traffic(plan, rank)) / kGiB, g.sent, 0.0051) << what;
     }
   }
@@ -99,8 +99,8 @@ TEST(ZeroPlan, HasTheGoldenBytesOfLlama3WithCopies) {
   const Plan plan = llama(32, 3, "bfloat16",
                           {"parallelism.zero_reshard=microbatch", "parallelism.data_parallel_replicate_degree=4"});
   EXPECT_EQ(to_string(plan.mesh), "[column 1, row 1, depth 1, ulysses 1, ring 1, data 8, replica 4, pipeline 1]");
-  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
-    EXPECT_NEAR(states_gib(plan.memory[rank]), 16.83, 0.0051) << rank;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    EXPECT_NEAR(states_gib(plan.memory_of(rank)), 16.83, 0.0051) << rank;
     EXPECT_NEAR(static_cast<double>(state_traffic(plan, rank)) / kGiB, 52.35, 0.0051) << rank;
     EXPECT_NEAR(static_cast<double>(copies_traffic(plan, rank)) / kGiB, 5.61, 0.0051) << rank;
   }
@@ -129,8 +129,8 @@ TEST(ZeroPlan, SendsTheFormulaExactlyWithCopies) {
         const Plan plan = llama(ranks, stage.stage, "bfloat16", more);
         int64_t in_copies = 0, over_copies = 0, elements = 0;
         for (int rank = 0; rank < ranks; ++rank) {
-          in_copies += state_traffic(plan, static_cast<size_t>(rank));
-          over_copies += copies_traffic(plan, static_cast<size_t>(rank));
+          in_copies += state_traffic(plan, rank);
+          over_copies += copies_traffic(plan, rank);
           for (const GradientBucket& bucket : plan.buckets_of(rank)) elements += bucket.elements.size();
         }
         const int64_t parameters = elements / shards / copies;  // of all stages
@@ -171,7 +171,10 @@ TEST(ZeroPlan, BalancesTheMatricesOfMuon) {
   for (const int ranks : {8, 64}) {
     const Plan plan = llama(ranks, 1, "bfloat16", {"optimizer.name=muon"});
     int64_t sum = 0, most = 0;
-    for (const MemoryBytes& m : plan.memory) sum += m.optimizer, most = std::max(most, m.optimizer);
+    for (int rank = 0; rank < ranks; ++rank) {
+      sum += plan.memory_of(rank).optimizer;
+      most = std::max(most, plan.memory_of(rank).optimizer);
+    }
     const int64_t mean = sum / ranks, matrix = int64_t{4096} * 14336 * 4;
     EXPECT_LE(most, ranks == 8 ? mean * 21 / 20 : mean + matrix) << ranks << " ranks";
   }
@@ -207,9 +210,9 @@ TEST(ZeroPlan, SendsTheFormulaExactly) {
           int64_t before = 0, sent = 0, elements = 0;
           int64_t least = INT64_MAX, most = 0;
           for (int rank = 0; rank < ranks; ++rank) {
-            const int64_t of_rank = state_traffic(sharded, static_cast<size_t>(rank));
+            const int64_t of_rank = state_traffic(sharded, rank);
             least = std::min(least, of_rank), most = std::max(most, of_rank);
-            before += state_traffic(whole, static_cast<size_t>(rank));
+            before += state_traffic(whole, rank);
             sent += of_rank;
             for (const GradientBucket& bucket : sharded.buckets_of(rank)) elements += bucket.elements.size();
           }

@@ -77,7 +77,7 @@ class RunFile(ProcessTest):
             self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "tensors of rank 0; set it to 0.00")
         self.assert_says(self.orthant("verify", "run.toml", limit), 1, "tensors of rank 0; set it to 0.00")
         plan = json.loads(self.orthant("plan", "run.toml", "--json").out)
-        need = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
+        need = max(ranks["memory_bytes"]["total"] for ranks in plan["classes"])
         enough = f"run.memory_gib_per_rank={need / 2**30!r}"
         # `verify` also holds the oracle's model, but the limit applies to the planned memory of the run only.
         for command in ("plan", "verify"):

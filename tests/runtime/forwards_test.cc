@@ -70,7 +70,7 @@ TEST(Forwards, ValidationHoldsNoMoreThanIsPlannedForTraining) {
       session.weights().initialize(1);
       ThreadMemory::reset();
       session.validate(run.data().train, 1, run.data().bytes_of_token);
-      EXPECT_LE(ThreadMemory::peak(), plan.memory[static_cast<size_t>(rank)].total()) << words[1] << ", rank " << rank;
+      EXPECT_LE(ThreadMemory::peak(), plan.memory_of(rank).total()) << words[1] << ", rank " << rank;
     });
   }
 }

@@ -115,10 +115,10 @@ TEST(LinformerRuns, ARanksBytesStayWhereLengthAndRingGrowTogether) {
     // The two plans differ only in the step statistics, which grow with the number of ranks.
     const auto told = static_cast<int64_t>(sizeof(double)) * (StepSignals::elements(4) - StepSignals::elements(2));
     for (int rank = 0; rank < 4; ++rank) {
-      const MemoryBytes& planned = four.memory[static_cast<size_t>(rank)];
+      const MemoryBytes& planned = four.memory_of(rank);
       EXPECT_EQ(state_bytes(four, rank), planned.parameters + planned.gradients + planned.optimizer);
       EXPECT_EQ(state_bytes(four, rank), state_bytes(two, 0));
-      EXPECT_EQ(planned.total(), two.memory[0].total() + told);
+      EXPECT_EQ(planned.total(), two.memory_of(0).total() + told);
     }
     // Control: unsharded projections grow with the length, by 2 layers x 2 projections x 128 x 5 elements.
     const int64_t of_each = *dtype == 'f' ? 4 * 8 : 4 * 4 + 2;

@@ -70,6 +70,7 @@ TEST_F(Machine, ControlGroupsOfVersionOne) {
 TEST(MemoryNeed, WarnsBelowWhatIsThereAndRefusesBeyond) {
   Plan plan;
   plan.mesh = Mesh({{"data", 2}});
+  plan.classes = RankClasses(std::vector{0, 1});
   plan.memory = {{.parameters = 10 * kMiB}, {.parameters = 12 * kMiB}};
   const auto need = [&](int ranks, int64_t total_mib, int64_t available_mib) {
     return memory_need(plan, ranks, {.total_bytes = total_mib * kMiB, .available_bytes = available_mib * kMiB});

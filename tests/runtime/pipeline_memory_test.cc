@@ -58,7 +58,7 @@ constexpr double kWithSums = 0.05;  // bound if small weights are reduced over d
 void expect_planned(const Plan& plan, const std::string& what, double bound = 0.03) {
   const std::vector<Held> held = measure(plan);
   for (size_t rank = 0; rank < held.size(); ++rank) {
-    const auto planned = static_cast<double>(plan.memory[rank].total());
+    const auto planned = static_cast<double>(plan.memory_of(static_cast<int>(rank)).total());
     EXPECT_NEAR(planned / static_cast<double>(held[rank].peak), 1, bound) << what << ", rank " << rank;
     const int live = plan.timeline.peak_in_flight[static_cast<size_t>(plan.pipeline_rank(static_cast<int>(rank)))];
     EXPECT_EQ(held[rank].live, live) << what << ", rank " << rank;
@@ -72,7 +72,7 @@ TEST(PipelineMemory, OfOneRankIsExact) {
   const std::string kFull = "activation_checkpoint.mode=full", kDropout = "model.dropout=0.1";
   const auto expect_exact = [&](const Words& words) {
     const Plan plan = wide_run().plan(1, words);
-    const int64_t more = measure(plan)[0].peak - plan.memory[0].total();
+    const int64_t more = measure(plan)[0].peak - plan.memory_of(0).total();
     EXPECT_GE(more, kNumbers) << join(words, " ");
     EXPECT_LE(more, kNumbers + kOfTheLoss) << join(words, " ");
   };

@@ -83,7 +83,7 @@ SWEEP_TEST(Recompute, ChangesNoBitInBfloat16) {
 int64_t sent(const Plan& plan, const std::string& part) {
   int64_t bytes = 0;
   for (const CommunicationEntry& entry : plan.communication) {
-    if (entry.what.find(part) != std::string::npos) bytes += entry.bytes_per_rank[0];
+    if (entry.what.find(part) != std::string::npos) bytes += plan.bytes_of(entry, 0);
   }
   return bytes;
 }

@@ -28,7 +28,7 @@ TEST(TrafficDifference, IsCountedFromTheFirstReading) {
 TEST(Verify, FailsWhereARankSendsAnotherNumberOfBytesThanPlanned) {
   const TinyRun run;
   Plan plan = run.plan(2);
-  plan.communication.front().bytes_per_rank[1] += 8;
+  plan.communication.front().bytes[static_cast<size_t>(plan.classes.of(1))] += 8;
   const VerifyReport report = verify_layout(plan, run.data(), 1);
   EXPECT_FALSE(report.ok);
   EXPECT_EQ(report.first_difference.rfind("step 1, rank 1: sends ", 0), 0u) << report.first_difference;

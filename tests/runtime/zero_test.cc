@@ -93,7 +93,7 @@ TEST(Zero, TheStateOfAllRanksTogetherIsThatOfOne) {
   for (const RankTrace& rank : ranks) {
     elements += rank.optimizer_state[0].numel();
     EXPECT_LT(rank.optimizer_state[0].numel(), unsharded[0].optimizer_state[0].numel() / 4 + 256);
-    EXPECT_EQ(rank.optimizer_state[0].numel() * 8, four.memory[static_cast<size_t>(&rank - ranks.data())].optimizer);
+    EXPECT_EQ(rank.optimizer_state[0].numel() * 8, four.memory_of(static_cast<int>(&rank - ranks.data())).optimizer);
   }
   EXPECT_EQ(elements, unsharded[0].optimizer_state[0].numel());
 }
@@ -109,7 +109,7 @@ TEST(Zero, MuonKeepsMatricesWhole) {
     const auto at = static_cast<size_t>(rank);
     int64_t state = 0, elements = 0;
     for (const at::Tensor& buffer : ranks[at].optimizer_state) state += static_cast<int64_t>(buffer.nbytes());
-    EXPECT_EQ(plan.memory[at].optimizer, state) << rank;
+    EXPECT_EQ(plan.memory_of(rank).optimizer, state) << rank;
     planned += state;
     const std::vector<Range> owned = plan.owned_parts(rank);
     for (size_t p = 0; p < owned.size(); ++p) {

@@ -209,11 +209,12 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
 }
 
 /// Traffic that a rank sends in one step according to the plan.
-inline Traffic planned_traffic(const Plan& plan, size_t rank) {
+inline Traffic planned_traffic(const Plan& plan, size_t of) {
+  const auto rank = static_cast<int>(of);
   Traffic planned;
   for (const auto& entry : plan.communication) {
-    planned.calls += entry.calls_per_rank[rank];
-    planned.bytes += entry.bytes_per_rank[rank];
+    planned.calls += plan.calls_of(entry, rank);
+    planned.bytes += plan.bytes_of(entry, rank);
   }
   return planned;
 }

@@ -49,6 +49,8 @@ struct SequenceAttention {
 /// Messages that one rank sends for one layer and microbatch, in one forward and in one backward.
 struct SequenceTraffic {
   std::vector<Messages> forward, backward;
+
+  auto operator<=>(const SequenceTraffic&) const = default;
 };
 /// u: the rank's position in its Ulysses group; r: its position in its ring.
 SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);

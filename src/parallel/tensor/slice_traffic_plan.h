@@ -18,6 +18,8 @@ struct TensorSliceTraffic {
   std::vector<Messages> embedding;  // E and EB of a microbatch
   std::vector<Messages> head;       // S, Z, and T or TW of a microbatch
   std::vector<Messages> norm;       // forward and backward of the last norm
+
+  auto operator<=>(const TensorSliceTraffic&) const = default;
 };
 
 /// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and

@@ -41,6 +41,8 @@ struct TensorTraffic {
   std::vector<Messages> block_repeated;  // of the operations that a block which recomputes repeats in backward
   std::vector<Messages> embedding_forward, embedding_backward;
   std::vector<Messages> loss_forward, loss_backward;  // forward of the loss also makes its gradient
+
+  auto operator<=>(const TensorTraffic&) const = default;
 };
 
 /// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and

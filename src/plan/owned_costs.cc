@@ -1,0 +1,126 @@
+#include "plan/owned_costs.h"
+
+#include <algorithm>
+#include <array>
+
+#include "config/from_config.h"
+#include "mesh/staging.h"
+
+namespace orthant {
+namespace {
+
+int64_t sum_elements(int64_t elements, int ranks, int position) {
+  return elements_sent(CollectiveKind::all_reduce, ranks, position, std::array{elements});
+}
+
+// Sizes that all buckets share.
+struct Sizes {
+  explicit Sizes(const ParameterPlacement& plan)
+      : shards_optimizer(plan.shards_optimizer()),
+        master(master_bytes(plan.config)),
+        element(dtype_bytes(plan.config.training.dtype)),
+        copies(plan.mesh.axis_size(kReplica)) {}
+  bool shards_optimizer;
+  int64_t master, element;  // bytes of an element of masters and gradients, and of weights
+  int copies;               // of sharded states
+};
+
+BucketCosts bucket_costs(const Sizes& sizes, const GradientBucket& bucket, int ranks, int position, int copy) {
+  const auto [shards_optimizer, master, element, copies] = sizes;
+  const int64_t elements = bucket.elements.size();
+  BucketCosts costs;
+  if (elements == 0) return costs;
+  if (!shards_optimizer) {
+    if (ranks == 1) return costs;
+    costs.reduction_buffer = reduction_buffer_bytes(shard(elements, ranks, position).size() * master, ranks);
+    costs.reduction_bytes = sum_elements(elements, ranks, position) * master;
+    return costs;
+  }
+  const int64_t own = bucket.chunk(position).size();
+  if (ranks > 1) {
+    costs.reduction_buffer = reduction_buffer_bytes(own * master, ranks);
+    costs.reduction_bytes = (elements - own) * master;
+    costs.gather_bytes = (elements - bucket.chunk((position + 1) % ranks).size()) * element;
+  }
+  if (copies > 1) {
+    costs.copies_buffer = reduction_buffer_bytes(shard(own, copies, copy).size() * master, copies);
+    costs.copies_bytes = sum_elements(own, copies, copy) * master;
+  }
+  return costs;
+}
+
+}  // namespace
+
+BucketPositions::BucketPositions(const ParameterPlacement& plan) {
+  std::vector<Axes> known;
+  for (const GradientBucket& bucket : plan.buckets) {
+    const auto found = std::ranges::find(known, bucket.axes);
+    index_.push_back(static_cast<size_t>(found - known.begin()));
+    if (found != known.end()) continue;
+    known.push_back(bucket.axes);
+    groups_.emplace_back(plan.mesh, bucket.axes);
+  }
+}
+
+std::vector<int> BucketPositions::of(int rank) const {
+  std::vector<int> positions;
+  for (const GroupPositions& group : groups_) positions.push_back(group.of(rank));
+  return positions;
+}
+
+std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterShard& held,
+                               const BucketPositions& groups, const std::vector<int>& positions) {
+  if (plan.shards_optimizer()) {
+    return held.chunk_parts([&](size_t bucket) { return positions[groups.index(bucket)]; });
+  }
+  std::vector<Range> all;
+  for (const int64_t size : held.sizes) all.push_back({0, size});
+  return all;
+}
+
+OwnedCosts owned_costs(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups,
+                       const std::vector<int>& positions, int copy) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  const Sizes sizes(plan);
+  const int64_t master = sizes.master;
+  OwnedCosts costs;
+  costs.buckets.reserve(held.buckets.size());
+  for (size_t i = 0; i < held.buckets.size(); ++i) {
+    const GradientBucket& bucket = held.buckets[i];
+    const int position = positions[groups.index(i)];
+    costs.buckets.push_back(bucket_costs(sizes, bucket, groups.num_ranks(i), position, copy));
+    costs.elements += sizes.shards_optimizer ? bucket.chunk(position).size() : 0;
+  }
+  if (!plan.shards_optimizer()) costs.elements = held.elements;
+  // Elements that the rank owns of each parameter. They are computed only where parameters are treated differently.
+  std::vector<Range> owned;
+  const auto owned_elements = [&](size_t parameter) {
+    if (owned.empty()) owned = owned_parts(plan, held, groups, positions);
+    return owned[parameter].size();
+  };
+  for (const StateTensor& tensor : optimizer_spec(optimizer).state) {
+    if (tensor.scope == StateScope::every_parameter) {
+      costs.state += master * costs.elements;
+      continue;
+    }
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      if (tensor.has(plan.parameters[i])) costs.state += master * owned_elements(i);
+    }
+  }
+  if (optimizer.offload) {
+    int64_t largest = 0, second = 0;
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      int64_t bytes = owned_elements(i) * state_bytes(optimizer, plan.parameters[i], static_cast<int>(master));
+      if (bytes > largest) std::swap(bytes, largest);
+      second = std::max(second, bytes);
+    }
+    costs.state_on_device = largest + second;
+  }
+  if (!plan.architecture.tie_word_embeddings) return costs;
+  for (const auto& [original, copied] : plan.tied_pairs()) {
+    costs.tied.push_back(std::max(owned_elements(original), owned_elements(copied)));
+  }
+  return costs;
+}
+
+}  // namespace orthant

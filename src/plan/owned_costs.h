@@ -1,0 +1,61 @@
+// Costs that follow from the parts of the parameters that a rank owns: the messages and buffers of each bucket, and the
+// optimizer's state.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plan/placement.h"
+
+namespace orthant {
+
+/// Positions of ranks among the ranks that reduce a bucket.
+class BucketPositions {
+ public:
+  explicit BucketPositions(const ParameterPlacement& plan);
+  /// The positions of a rank, one for each set of axes that buckets are reduced over.
+  std::vector<int> of(int rank) const;
+  /// Number of ranks that reduce the bucket, and the index of its axes in of().
+  int num_ranks(size_t bucket) const { return groups_[index(bucket)].size(); }
+  size_t index(size_t bucket) const { return index_[bucket]; }
+
+ private:
+  std::vector<GroupPositions> groups_;  // by set of axes
+  std::vector<size_t> index_;           // by bucket
+};
+
+/// The parts of the parameters that a rank with these shards and positions owns: ParameterPlacement::owned_parts().
+std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterShard& held,
+                               const BucketPositions& groups, const std::vector<int>& positions);
+
+/// Costs of a bucket on a rank. Bytes are those of one reduction or one gather.
+struct BucketCosts {
+  int64_t reduction_buffer = 0;  // bytes of other ranks' partial sums
+  int64_t copies_buffer = 0;     // the same while the rank's chunk is summed over the copies of sharded states
+  int64_t reduction_bytes = 0;   // sent
+  int64_t gather_bytes = 0;      // sent to gather the updated weights
+  int64_t copies_bytes = 0;      // sent to sum the rank's chunk over copies
+
+  auto operator<=>(const BucketCosts&) const = default;
+};
+
+struct OwnedCosts {
+  std::vector<BucketCosts> buckets;
+  int64_t elements = 0;  // that the rank owns: its chunks with ZeRO, otherwise all that it holds
+  int64_t state = 0;     // bytes of the optimizer's state
+  /// Bytes of offloaded state that the device holds during an update: of the two largest parameters, because one
+  /// parameter's state is copied while the other is updated.
+  int64_t state_on_device = 0;
+  std::vector<int64_t> tied = {};  // owned elements of each of tied_pairs(), as original or as copy
+
+  auto operator<=>(const OwnedCosts&) const = default;
+};
+
+/// Returns the costs of a rank with these shards and positions. `copy`: its coordinate along the copies of sharded
+/// states.
+OwnedCosts owned_costs(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups,
+                       const std::vector<int>& positions, int copy);
+
+}  // namespace orthant
