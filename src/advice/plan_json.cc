@@ -23,6 +23,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json memory_json(const MemoryBytes& m) {
+  return {{"total", m.total()},           {"parameters", m.parameters},   {"gradients", m.gradients},
+          {"optimizer", m.optimizer},     {"activations", m.activations}, {"working", m.working},
+          {"host", m.host},               {"host_copies", m.host_copies}};
+}
+
+// Adds one entry for each rank, in contrast to add_classes().
+void add_ranks(Json& out, const Plan& plan) {
+  out["per_rank"] = Json::array();
+  const std::vector<int64_t> sent = plan.communication_bytes();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    out["per_rank"].push_back({{"rank", rank},
+                               {"sequences", plan.data_shard(rank).sequences.size()},
+                               {"communication_bytes", sent[static_cast<size_t>(plan.classes.of(rank))]},
+                               {"memory_bytes", memory_json(plan.memory_of(rank))}});
+  }
+}
+
 void add_classes(Json& out, const Plan& plan) {
   out["classes"] = Json::array();
   const std::vector<int64_t> sent = plan.communication_bytes();
@@ -40,15 +58,7 @@ void add_classes(Json& out, const Plan& plan) {
                               {"sequences", shard.sequences.size()},
                               {"microbatches", microbatches},
                               {"communication_bytes", sent[static_cast<size_t>(index)]},
-                              {"memory_bytes",
-                               {{"total", m.total()},
-                                {"parameters", m.parameters},
-                                {"gradients", m.gradients},
-                                {"optimizer", m.optimizer},
-                                {"activations", m.activations},
-                                {"working", m.working},
-                                {"host", m.host},
-                                {"host_copies", m.host_copies}}}});
+                              {"memory_bytes", memory_json(m)}});
   }
 }
 
@@ -249,6 +259,7 @@ std::string plan_json(const Plan& plan, const Sections& sections) {
   }
   add_schedule(out, plan);
   if (sections.schedule) add_schedule_choices(out, plan);
+  if (sections.memory) add_ranks(out, plan);
   if (sections.memory) add_zero_choices(out, plan);
   if (sections.memory) add_recomputation_choices(out, plan);
   if (sections.layouts) add_layouts(out, plan);

@@ -169,7 +169,7 @@ void require_memory(const MemoryNeed& need, const Config& config) {
 
 std::string planned_svg(const Plan& plan) {
   const int rank = plan.worst_rank();
-  MemoryTrace trace = trace_memory(plan, rank);
+  RankTrace trace = trace_memory(plan, rank);
   const MemoryCurve memory{
       .pipeline_rank = plan.pipeline_rank(rank),
       .title = fmt::format("tensors of rank {}, which needs most memory", rank),

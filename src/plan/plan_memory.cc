@@ -235,10 +235,10 @@ std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const std:
   return memory;
 }
 
-MemoryTrace trace_memory(const Plan& plan, int rank) {
+RankTrace trace_memory(const Plan& plan, int rank) {
   const SharedFacts facts(plan);
   const RankValues values = rank_values(plan, rank);
-  MemoryTrace trace{.row = RowProfiles(plan, facts).trace(values)};
+  RankTrace trace{.row = RowProfiles(plan, facts).trace(values)};
   const MemoryBytes& memory = plan.memory_of(rank);
   trace.always = memory.total() - std::max(memory.at_peak.total(), bytes_after_row(plan, values));
   return trace;

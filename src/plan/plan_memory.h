@@ -13,10 +13,10 @@ namespace orthant {
 std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const std::vector<RankValues>& ranks);
 
 /// Bytes of a rank's tensors over its row.
-struct MemoryTrace {
+struct RankTrace {
   int64_t always = 0;            // weights, gradients and optimizer state that it keeps, tables and statistics
   std::vector<int64_t> row = {};  // in addition to these: the most during each Action
 };
-MemoryTrace trace_memory(const Plan& plan, int rank);
+RankTrace trace_memory(const Plan& plan, int rank);
 
 }  // namespace orthant
