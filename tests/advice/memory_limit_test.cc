@@ -18,10 +18,11 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kModel = {"model.num_hidden_layers=8",  "model.hidden_size=512",         "model.intermediate_size=1408",
-                      "model.num_attention_heads=8", "model.num_key_value_heads=8",  "model.vocab_size=32000",
-                      "training.seq_len=256",       "training.local_batch_size=1",   "training.global_batch_size=16",
-                      "run.device=cuda"};
+const Words kModel = {"model.num_hidden_layers=8",     "model.hidden_size=512",
+                      "model.intermediate_size=1408",  "model.num_attention_heads=8",
+                      "model.num_key_value_heads=8",   "model.vocab_size=32000",
+                      "training.seq_len=256",          "training.local_batch_size=1",
+                      "training.global_batch_size=16", "run.device=cuda"};
 
 Plan plan_of(int ranks, Words more) {
   more.insert(more.begin(), kModel.begin(), kModel.end());

@@ -124,7 +124,7 @@ class Pipeline(ProcessTest):
         for keys, parts in (
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
                 (stages("interleaved_1f1b", 2, "parallelism.pipeline_parallel_stages_per_rank=9"),
-                 ("pipeline_parallel_stages_per_rank = 9", "must be at most model.num_hidden_layers = 4")),
+                 ("pipeline_parallel_stages_per_rank = 9", "must be at most model.num_hidden_layers = 2")),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
                 (stages("one.csv", 2),
                  ("the schedule is for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = ",
