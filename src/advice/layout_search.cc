@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -17,8 +14,6 @@
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
-#include "base/text_table.h"
-#include "config/refusal.h"
 #include "config/table.h"
 #include "config/tensor_check.h"
 #include "parallel/sequence/placement_plan.h"
@@ -28,30 +23,9 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kShown = 10;
 constexpr size_t kRefined = 12;  // layouts whose schedule and placement of the vocabulary are varied further
 constexpr int64_t kMostSequenceRanks = 64;
 constexpr int64_t kMostLocalBatch = 8;
-constexpr double kRounding = 1e-9;  // sums in another order may differ by this share
-
-const std::vector<std::string> kSearchedKeys = {"parallelism.layout",
-                                                "parallelism.tensor_parallel_kind",
-                                                "parallelism.tensor_parallel_degree",
-                                                "parallelism.tensor_parallel_mesh",
-                                                "parallelism.tensor_parallel_sequence",
-                                                "parallelism.pipeline_parallel_degree",
-                                                "parallelism.context_parallel_ulysses",
-                                                "parallelism.context_parallel_ring",
-                                                "parallelism.data_parallel_degree",
-                                                "parallelism.zero_stage",
-                                                "parallelism.zero_reshard",
-                                                "parallelism.data_parallel_replicate_degree",
-                                                "parallelism.pipeline_parallel_schedule",
-                                                "parallelism.pipeline_parallel_stages_per_rank",
-                                                "parallelism.vocabulary_parallel",
-                                                "activation_checkpoint.mode",
-                                                "activation_checkpoint.operations",
-                                                "training.local_batch_size"};
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;
@@ -59,11 +33,6 @@ std::vector<int64_t> divisors(int64_t number) {
     if (number % i == 0) found.push_back(i);
   }
   return found;
-}
-
-std::string recomputation_text(const ActivationCheckpointConfig& setting) {
-  if (setting.mode == "none") return "";
-  return "; recomputes " + (setting.mode == "full" ? "blocks" : join(setting.operations, " + "));
 }
 
 // A mesh and a size of microbatches.
@@ -95,11 +64,8 @@ class LayoutSearch {
     std::ranges::stable_sort(shapes, {}, &Shape::bound);
     result_.shapes = std::ssize(shapes);
     for (const Shape& shape : shapes) {
-      if (shape.bound < limit(shape.kind())) {
-        search_passes(shape);
-      } else {
-        ++result_.left_out;
-      }
+      const bool may_win = shape.bound < limit(shape.kind());
+      may_win ? search_passes(shape) : void(++result_.left_out);
     }
     refine();
     if (result_.fitting.empty()) search_smallest(shapes);
@@ -243,7 +209,7 @@ class LayoutSearch {
         for (const Span& span : timeline.spans) {
           if (span.stream == Stream::compute) last = std::max(last, span.end);
         }
-        orders.emplace_back(last * (1 - kRounding), other);
+        orders.emplace_back(last * (1 - kRoundingOfSums), other);
       } catch (const ConfigError&) {
         ++result_.refused;
       }
@@ -281,8 +247,7 @@ class LayoutSearch {
     add_zero(0, Reshard::step, 1);
     if (facts_.ranks == shape.tensor.ranks() * shape.pipeline) return all;
     std::vector<int64_t> copies = {1};
-    const int64_t on_host =
-        facts_.hardware->device.per_host / std::max<int64_t>(1, shape.tensor.ranks() * shape.ulysses * shape.ring);
+    const int64_t on_host = facts_.hardware->device.per_host / (shape.tensor.ranks() * shape.ulysses * shape.ring);
     const bool given = is_set("parallelism.data_parallel_replicate_degree") ||
                        is_set("parallelism.data_parallel_shard_degree");
     if (!given && on_host > 1 && shape.data > on_host && shape.data % on_host == 0) {
@@ -356,8 +321,8 @@ class LayoutSearch {
   /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
   void search_smallest(const std::vector<Shape>& shapes) {
     std::vector<std::pair<int64_t, std::pair<Shape, Config>>> all;
-    int64_t least_batch = kMostLocalBatch;
-    for (const Shape& shape : shapes) least_batch = std::min(least_batch, shape.local_batch);
+    if (shapes.empty()) return;
+    const int64_t least_batch = std::ranges::min_element(shapes, {}, &Shape::local_batch)->local_batch;
     for (const Shape& shape : shapes) {
       if (shape.local_batch != least_batch) continue;
       for (Config& config : with_states(shape, configure(shape))) {
@@ -398,7 +363,7 @@ class LayoutSearch {
   /// Gives the keys that the search has changed their origin.
   void mark_chosen(Config& config) const {
     Config base = base_;
-    for (const std::string& name : kSearchedKeys) {
+    for (const std::string& name : searched_keys()) {
       const Key& key = *find_key(name);
       if (value_text(key, config) != value_text(key, base)) config.origins[name] = kChosenByAuto;
     }
@@ -407,7 +372,9 @@ class LayoutSearch {
   static FoundLayout layout_of(const Plan& plan) {
     std::string name = plan.mesh_and_kind();
     if (plan.schedule.rows.size() > 1) name += "; " + schedule_text(plan.config);
-    name += recomputation_text(plan.config.activation_checkpoint);
+    const auto& recompute = plan.config.activation_checkpoint;
+    if (recompute.mode == "full") name += "; recomputes blocks";
+    if (recompute.mode == "selective") name += "; recomputes " + join(recompute.operations, " + ");
     if (const int64_t local = plan.config.training.local_batch_size; local > 1) {
       name += fmt::format("; microbatches of {}", local);
     }
@@ -425,135 +392,8 @@ class LayoutSearch {
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };
 
-// The part of the step that grows most from the best layout to this one.
-std::string reason(const FoundLayout& best, const FoundLayout& other) {
-  const auto parts = [](const StepTime& time) {
-    std::map<std::string, double> all = {{"products", time.passes.products},
-                                         {"attention", time.passes.attention},
-                                         {"other kernels", time.passes.kernels},
-                                         {"idle", time.idle},
-                                         {"reductions", time.reductions},
-                                         {"update", time.update},
-                                         {"gathers", time.gathers}};
-    for (const auto& [axis, seconds] : time.passes.communication) all["messages over " + axis] = seconds;
-    return all;
-  };
-  std::map<std::string, double> before = parts(best.time);
-  std::string name;
-  double most = 0;
-  for (const auto& [part, seconds] : parts(other.time)) {
-    if (seconds - before[part] > most) name = part, most = seconds - before[part];
-  }
-  return name.empty() ? "" : fmt::format("{} +{:.3g} s", name, most);
-}
-
 }  // namespace
 
-double step_seconds_bound(const Config& config, const RunFacts& facts) {
-  const Sharding sharding = make_sharding(config, facts);
-  int64_t largest = 1, sequences = 0;
-  for (const Range& microbatch : sharding.data_shards.front().microbatches) {
-    largest = std::max(largest, microbatch.size());
-    sequences += microbatch.size();
-  }
-  const int64_t layers = sharding.architecture.num_hidden_layers, ranks = sharding.mesh.axis_size(kPipeline);
-  const Range most = {0, (layers + ranks - 1) / ranks};
-  const bool has_ends = ranks == 1;
-  const PassTimes passes = PassTimer(sharding, largest).stage({.layers = most, .first = has_ends, .last = has_ends});
-  const double seconds = passes.forward.seconds() + passes.input.seconds() + passes.weights.seconds();
-  return seconds * static_cast<double>(sequences) / static_cast<double>(largest) * (1 - kRounding);
-}
-
-int64_t memory_bytes_bound(const Config& config, const RunFacts& facts) {
-  const Architecture architecture = make_architecture(config, facts.vocab_size);
-  const Mesh mesh = make_mesh(config, facts.ranks);
-  const auto& p = config.parallelism;
-  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
-  const auto tensor = mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth);
-  const double held = 1.0 / (tensor * mesh.axis_size(kPipeline));  // share of a parameter that a rank holds
-  const double owned = 1.0 * mesh.axis_size(kReplica) / mesh.size();
-  const KeptElements kept = kept_gradients(config);
-  const double weights = p.zero_stage == 3 ? owned * element : held * element;
-  const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
-  const double state = config.optimizer.offload ? 0 : p.zero_stage == 0 ? held : owned;
-  double bytes = 0;
-  for (const ParameterInfo& parameter : parameter_table(architecture)) {
-    const double elements = std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
-    const auto moments = static_cast<double>(state_bytes(config.optimizer, parameter, master));
-    bytes += elements * (weights + gradients + state * moments);
-  }
-  return static_cast<int64_t>(bytes);
-}
-
 SearchResult search_layouts(const Config& config, const RunFacts& facts) { return LayoutSearch(config, facts).run(); }
-
-Config with_chosen_layout(const Config& config, const RunFacts& facts) {
-  if (config.parallelism.layout != "auto") return config;
-  RunFacts with_hardware = facts;
-  if (!facts.hardware) {
-    const char* const name = config.run.device == "cuda" ? "h100-8x" : "this-cpu";
-    with_hardware.hardware = std::make_shared<const Hardware>(load_hardware(name));
-  }
-  const SearchResult result = search_layouts(config, with_hardware);
-  if (!result.fitting.empty()) return result.fitting.front().config;
-  const std::string where = config.locate("parallelism.layout");
-  if (!result.smallest) {
-    throw ConfigError(fmt::format("{} finds no legal layout of {}; set fewer keys, or change run.ranks", where,
-                                  counted(facts.ranks, "rank")));
-  }
-  throw ConfigError(fmt::format("{} finds no layout that fits: the smallest needs {} on a rank: {}; use more ranks, or "
-                                "set run.memory_gib_per_rank to {} or more",
-                                where, gib_text(result.smallest->memory_bytes), result.smallest->name,
-                                gib_number(result.smallest->memory_bytes)));
-}
-
-std::string explain_search(const SearchResult& result, const Hardware& hardware) {
-  std::string text = fmt::format("search on {}: {} planned, {} fit; {} of {} meshes left out by bounds\n",
-                                 hardware.name, counted(result.planned, "layout"), result.fitting.size(),
-                                 result.left_out, result.shapes);
-  if (result.fitting.empty()) {
-    if (!result.smallest) return text + "  no layout of these ranks is legal\n";
-    return text + fmt::format("  no layout fits; the least memory is {} on a rank: {}\n",
-                              format_bytes(static_cast<double>(result.smallest->memory_bytes)), result.smallest->name);
-  }
-  const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "layout", "slower than the best by"}};
-  std::set<std::string> kinds;
-  for (size_t i = 0; i < result.fitting.size(); ++i) {
-    const FoundLayout& found = result.fitting[i];
-    const bool is_first_of_kind = kinds.insert(found.kind).second;
-    if (i >= kShown && !is_first_of_kind) continue;
-    rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu),
-                    format_bytes(static_cast<double>(found.memory_bytes)), found.name,
-                    i == 0 ? "" : reason(best, found)});
-  }
-  return text + text_table(rows) +
-         fmt::format("  The first {} rows are the best; each row after them is the fastest that was found of another\n"
-                     "  combination of tensor, sequence, data and pipeline ranks.\n",
-                     std::min(kShown, result.fitting.size()));
-}
-
-std::string search_json(const SearchResult& result) {
-  using Json = nlohmann::ordered_json;
-  Json out = {{"version", 1},
-              {"planned", result.planned},
-              {"refused", result.refused},
-              {"shapes", result.shapes},
-              {"left_out", result.left_out},
-              {"search", Json::array()}};
-  for (const FoundLayout& found : result.fitting) {
-    Json settings = Json::object();
-    Config config = found.config;
-    for (const Key& key : config_table()) {
-      if (std::ranges::find(kSearchedKeys, key.full_name()) == kSearchedKeys.end()) continue;
-      settings[key.full_name()] = value_text(key, config);
-    }
-    out["search"].push_back({{"settings", settings},
-                             {"step_seconds", found.time.seconds},
-                             {"memory_bytes", found.memory_bytes},
-                             {"mfu", found.mfu}});
-  }
-  return out.dump(2) + "\n";
-}
 
 }  // namespace orthant

@@ -2,11 +2,11 @@
 // parallelism, stages of ZeRO, recomputation, and then schedules, vocabulary placements and microbatch sizes. Keys that
 // the run file or the command line sets stay as they are.
 //
-//   1. A shape is a mesh of tensor x pipeline x sequence x data ranks and a size of microbatches. Each has a lower bound
-//      of its step time, from the passes of the busiest rank.
+//   1. A shape is a mesh of tensor x pipeline x sequence x data ranks and a size of microbatches. The passes of its
+//      busiest rank are a lower bound of the step time.
 //   2. Shapes are planned in ascending order of this bound, with three schedules and all stages of ZeRO, and with the
-//      least recomputation that fits. Left out is a shape whose bound is not below the tenth best step, unless no layout
-//      of its kind fits yet. The winner is the best of this space.
+//      least recomputation that fits. A shape is left out if its bound is not below the tenth best step, unless no
+//      layout of its kind fits yet. The winner is the best of this space.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary.
 //
 // Nothing proves that the third part finds the best; docs/plan-errors.md states how true the seconds are.
@@ -20,6 +20,14 @@
 #include "plan/plan.h"
 
 namespace orthant {
+
+/// Layouts that the search lists before the best of each kind, and that its winner is among.
+inline constexpr size_t kShown = 10;
+/// Sums of seconds in another order differ by less than this share.
+inline constexpr double kRoundingOfSums = 1e-9;
+
+/// The keys that the search sets.
+const std::vector<std::string>& searched_keys();
 
 /// A layout that the search has planned.
 struct FoundLayout {

@@ -38,7 +38,8 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts);
 void check_legal_plan(const Config& config, const RunFacts& facts);
 
 /// Returns the choice with the shortest step, or without hardware the one that sends fewest bytes, among those that are
-/// legal and fit run.memory_gib_per_rank. Of equals it takes the one that needs least memory. Returns nullptr if there is none.
+/// legal and fit run.memory_gib_per_rank. Of equals it takes the one that needs least memory. Returns nullptr if there
+/// is none.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
 /// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without
