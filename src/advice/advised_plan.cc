@@ -1,6 +1,7 @@
 // Searches for the nearest legal settings if a run is refused.
 #include "advice/advised_plan.h"
 
+#include "advice/layout_search.h"
 #include "advice/memory_limit.h"
 #include "advice/nearest_legal.h"
 #include "advice/tensor_choices.h"
@@ -47,7 +48,7 @@ void check_with_advice(const Config& config, const BuildFeatures& features) {
 
 Plan advised_plan(const Config& config, const RunFacts& facts) {
   try {
-    Plan plan = make_plan(with_chosen_tensor_plan(config, facts), facts);
+    Plan plan = make_plan(with_chosen_tensor_plan(with_chosen_layout(config, facts), facts), facts);
     require_fitting(plan);
     return plan;
   } catch (const Refusal& refusal) {

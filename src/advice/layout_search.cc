@@ -3,37 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "advice/answer.h"
 #include "advice/memory_limit.h"
+#include "advice/tensor_choices.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "config/table.h"
+#include "config/tensor_check.h"
+#include "parallel/sequence/placement_plan.h"
+#include "parallel/tensor/volume_plan.h"
+#include "plan/pass_time.h"
 
 namespace orthant {
 namespace {
 
-constexpr size_t kRefined = 12;  // layouts of the first part that the second part plans again
-constexpr size_t kShown = 10;
-constexpr int kMostSequenceRanks = 64;
-
-const std::vector<std::string> kSearchedKeys = {"parallelism.tensor_parallel_degree",
-                                                "parallelism.pipeline_parallel_degree",
-                                                "parallelism.context_parallel_ulysses",
-                                                "parallelism.context_parallel_ring",
-                                                "parallelism.data_parallel_degree",
-                                                "parallelism.zero_stage",
-                                                "parallelism.zero_reshard",
-                                                "parallelism.pipeline_parallel_schedule",
-                                                "parallelism.vocabulary_parallel",
-                                                "activation_checkpoint.mode",
-                                                "activation_checkpoint.operations",
-                                                "training.local_batch_size"};
+constexpr size_t kRefined = 12;  // layouts whose schedule and placement of the vocabulary are varied further
+constexpr int64_t kMostSequenceRanks = 64;
+constexpr int64_t kMostLocalBatch = 8;
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;
@@ -43,28 +35,40 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-std::string recomputation_text(const ActivationCheckpointConfig& setting) {
-  if (setting.mode == "none") return "";
-  return "; recomputes " + (setting.mode == "full" ? "blocks" : join(setting.operations, " + "));
-}
+// A mesh and a size of microbatches.
+struct Shape {
+  TensorPlan tensor;
+  int64_t pipeline = 1, ulysses = 1, ring = 1, data = 1, local_batch = 1;
+  double bound = 0;  // of the step time
+
+  std::string kind() const {
+    std::vector<std::string> axes;
+    const auto add = [&](int64_t size, const std::string& name) {
+      if (size > 1) axes.push_back(name);
+    };
+    add(tensor.ranks(), "tensor"), add(ulysses * ring, "sequence"), add(data, "data"), add(pipeline, "pipeline");
+    return join(axes, " + ");
+  }
+};
 
 class LayoutSearch {
  public:
   LayoutSearch(const Config& config, const RunFacts& facts) : base_(config), facts_(facts) {
     base_.run.ranks = facts.ranks;
+    if (config.parallelism.layout == "auto") base_.origins["parallelism.layout"] = kChosenByAuto;
+    base_.parallelism.layout = ParallelismConfig().layout;
   }
 
   SearchResult run() {
-    for (const int64_t tensor : choices("parallelism.tensor_parallel_degree", divisors(facts_.ranks),
-                                        base_.parallelism.tensor_parallel_degree)) {
-      if (tensor > facts_.hardware->device.per_host) break;  // its messages are in every layer
-      const int64_t rest = facts_.ranks / tensor;
-      for (const int64_t pipeline : choices("parallelism.pipeline_parallel_degree", divisors(rest),
-                                            base_.parallelism.pipeline_parallel_degree)) {
-        if (pipeline <= base_.model.num_hidden_layers) search_sequences(tensor, pipeline, rest / pipeline);
-      }
+    std::vector<Shape> shapes = find_shapes();
+    std::ranges::stable_sort(shapes, {}, &Shape::bound);
+    result_.shapes = std::ssize(shapes);
+    for (const Shape& shape : shapes) {
+      const bool may_win = shape.bound < limit(shape.kind());
+      may_win ? search_passes(shape) : void(++result_.left_out);
     }
     refine();
+    if (result_.fitting.empty()) search_smallest(shapes);
     std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
     return std::move(result_);
   }
@@ -76,97 +80,278 @@ class LayoutSearch {
   }
   /// The values to try of a key: its own if the user has set it.
   std::vector<int64_t> choices(const std::string& key, std::vector<int64_t> all, int64_t own) const {
-    return is_set(key) ? std::vector{own} : all;
+    return is_set(key) && own != -1 ? std::vector{own} : all;
   }
 
-  /// Tries longer sequence axes until a layout fits.
-  void search_sequences(int64_t tensor, int64_t pipeline, int64_t rest) {
-    const bool is_given = is_set("parallelism.context_parallel_ulysses") || is_set("parallelism.context_parallel_ring");
+  /// Only shorter steps than this are of interest: than the tenth best, or any if no layout of the kind fits yet.
+  double limit(const std::string& kind) const {
+    if (!best_of_kind_.contains(kind) || best_.size() < kShown) return INFINITY;
+    return *std::next(best_.begin(), kShown - 1);
+  }
+
+  std::vector<TensorPlan> tensor_plans() const {
     const auto& p = base_.parallelism;
-    for (const int64_t ranks : divisors(rest)) {
-      if (ranks > kMostSequenceRanks) return;
-      if (is_given && ranks != p.context_parallel_ulysses * p.context_parallel_ring) continue;
-      const size_t fitting = result_.fitting.size();
-      for (const int64_t ulysses : divisors(ranks)) {
-        if (is_given && ulysses != p.context_parallel_ulysses) continue;
-        Config config = base_;
-        config.parallelism.tensor_parallel_degree = tensor;
-        config.parallelism.pipeline_parallel_degree = pipeline;
-        config.parallelism.context_parallel_ulysses = ulysses;
-        config.parallelism.context_parallel_ring = ranks / ulysses;
-        config.parallelism.data_parallel_degree = rest / ranks;
-        search_states(config);
+    const bool has_mesh = p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d";
+    if (has_mesh) {
+      const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+      return {{.rows = static_cast<int>(rows), .columns = static_cast<int>(columns), .depth = static_cast<int>(depth)}};
+    }
+    std::vector<TensorPlan> plans;
+    for (const int64_t ranks : choices("parallelism.tensor_parallel_degree", divisors(facts_.ranks),
+                                       p.tensor_parallel_degree)) {
+      const bool given = is_set("parallelism.tensor_parallel_degree");
+      if (!given && ranks > facts_.hardware->device.per_host) break;  // its messages are in every layer
+      for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
+        const bool is_1d = plan.stream != StreamSharding::width;
+        if (!given && plan.stream == StreamSharding::width && plan.rows * plan.columns == 1) continue;  // data ranks
+        if (ranks == 1 && plan.stream != StreamSharding::tokens) continue;
+        // A degree that the user sets is one of kind 1d, unless the kind is "auto".
+        const bool only_1d = p.tensor_parallel_kind == "1d" && (given || is_set("parallelism.tensor_parallel_kind"));
+        if (only_1d && !is_1d) continue;
+        const bool shards_tokens = plan.stream == StreamSharding::tokens;
+        if (is_set("parallelism.tensor_parallel_sequence") && (!is_1d || shards_tokens != p.tensor_parallel_sequence)) {
+          continue;
+        }
+        plans.push_back(plan);
       }
-      if (result_.fitting.size() > fitting) return;
+    }
+    return plans;
+  }
+
+  /// All legal shapes with their bounds.
+  std::vector<Shape> find_shapes() {
+    std::vector<Shape> shapes;
+    const auto& p = base_.parallelism;
+    const auto all = divisors(facts_.ranks);
+    const auto pipelines = choices("parallelism.pipeline_parallel_degree", all, p.pipeline_parallel_degree);
+    const auto ulysses = choices("parallelism.context_parallel_ulysses", all, p.context_parallel_ulysses);
+    const auto rings = choices("parallelism.context_parallel_ring", all, p.context_parallel_ring);
+    std::vector<int64_t> batches;
+    for (int64_t size = 1; size <= kMostLocalBatch; size *= 2) batches.push_back(size);
+    batches = choices("training.local_batch_size", batches, base_.training.local_batch_size);
+    for (const TensorPlan& tensor : tensor_plans()) {
+      for (const int64_t pipeline : pipelines) {
+        for (const int64_t heads : ulysses) {
+          for (const int64_t ring : rings) {
+            const int64_t used = tensor.ranks() * pipeline * heads * ring;
+            if (facts_.ranks % used != 0) continue;
+            for (const int64_t local_batch : batches) {
+              Shape shape{.tensor = tensor,
+                          .pipeline = pipeline,
+                          .ulysses = heads,
+                          .ring = ring,
+                          .data = facts_.ranks / used,
+                          .local_batch = local_batch};
+              if (is_legal(shape)) add_bound(shapes, shape);
+            }
+          }
+        }
+      }
+    }
+    return shapes;
+  }
+
+  /// The laws of meshes and batches, by arithmetic.
+  bool is_legal(const Shape& shape) const {
+    const auto& p = base_.parallelism;
+    const auto& batch = base_.training;
+    if (is_set("parallelism.data_parallel_degree") && p.data_parallel_degree != -1 &&
+        p.data_parallel_degree != shape.data) {
+      return false;
+    }
+    const int64_t shards = shape.data * shape.tensor.rows * shape.tensor.depth;
+    if (shards > batch.global_batch_size) return false;
+    const int64_t sequences = (batch.global_batch_size + shards - 1) / shards;
+    if (shape.local_batch > sequences && !is_set("training.local_batch_size")) return false;
+    if (shape.pipeline > base_.model.num_hidden_layers) return false;
+    if (shape.ulysses * shape.ring > kMostSequenceRanks) return false;
+    if (shape.ulysses > base_.model.num_attention_heads) return false;
+    const SequencePlacement placement =
+        shape.ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement);
+    const auto heads = static_cast<int>(shape.ulysses), ring = static_cast<int>(shape.ring);
+    if (pieces(placement, heads, ring) > batch.seq_len) return false;
+    if (shape.tensor.ranks() == 1) return true;
+    return !find_tensor_refusal(base_, shape.tensor, {.ulysses = heads, .ring = ring, .placement = placement},
+                                shape.data);
+  }
+
+  void add_bound(std::vector<Shape>& shapes, Shape shape) {
+    try {
+      shape.bound = step_seconds_bound(configure(shape), facts_);
+      shapes.push_back(shape);
+    } catch (const ConfigError&) {
+      ++result_.refused;
     }
   }
 
-  /// Tries every stage of ZeRO.
-  void search_states(const Config& config) {
-    if (is_set("parallelism.zero_stage") || is_set("parallelism.zero_reshard")) return search_recomputation(config);
-    const auto try_zero = [&](int64_t stage, Reshard reshard) {
-      Config other = config;
-      set_zero(other.parallelism, stage, reshard);
-      search_recomputation(other);
+  Config configure(const Shape& shape) const {
+    Config config = shape.tensor.ranks() > 1 ? with_tensor_plan(base_, shape.tensor) : base_;
+    auto& p = config.parallelism;
+    if (shape.tensor.ranks() == 1) p.tensor_parallel_kind = "1d", p.tensor_parallel_degree = 1;
+    p.context_parallel_ulysses = shape.ulysses;
+    p.context_parallel_ring = shape.ring;
+    p.data_parallel_degree = shape.data;
+    p.pipeline_parallel_degree = shape.pipeline;
+    config.training.local_batch_size = shape.local_batch;
+    return config;
+  }
+
+  /// Tries three schedules. Those whose passes alone take too long are left out.
+  void search_passes(const Shape& shape) {
+    const Config config = configure(shape);
+    if (shape.pipeline == 1) return search_states(shape, config);
+    std::vector<std::pair<double, Config>> orders;
+    const auto add_order = [&](const Config& other) {
+      try {
+        const Pipeline pipeline = make_pipeline(make_sharding(other, facts_));
+        const Timeline timeline = simulate(pipeline.passes, pass_seconds(pipeline, pipeline.stages));
+        double last = 0;
+        for (const Span& span : timeline.spans) {
+          if (span.stream == Stream::compute) last = std::max(last, span.end);
+        }
+        orders.emplace_back(last * (1 - kRoundingOfSums), other);
+      } catch (const ConfigError&) {
+        ++result_.refused;
+      }
     };
-    const int64_t copies =
-        facts_.ranks / (config.parallelism.tensor_parallel_degree * config.parallelism.pipeline_parallel_degree);
-    try_zero(0, Reshard::step);
-    if (copies == 1) return;
-    for (const int64_t stage : {1, 2}) try_zero(stage, Reshard::step);
-    for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) try_zero(3, reshard);
+    if (is_set("parallelism.pipeline_parallel_schedule")) {
+      add_order(config);
+    } else {
+      for (const auto& [schedule, stages] : std::vector<std::pair<const char*, int>>{
+               {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+        if (stages * shape.pipeline > base_.model.num_hidden_layers) continue;
+        Config other = config;
+        other.parallelism.pipeline_parallel_schedule = schedule;
+        add_order(other);
+      }
+    }
+    std::ranges::stable_sort(orders, {}, [](const auto& order) { return order.first; });
+    for (const auto& [bound, order] : orders) {
+      if (bound < limit(shape.kind())) search_states(shape, order);
+    }
+  }
+
+  /// Tries every stage of ZeRO, with the states sharded over all data ranks or over those of a host.
+  void search_states(const Shape& shape, const Config& config) {
+    for (const Config& other : with_states(shape, config)) search_recomputation(shape, other);
+  }
+
+  std::vector<Config> with_states(const Shape& shape, const Config& config) const {
+    if (is_set("parallelism.zero_stage") || is_set("parallelism.zero_reshard")) return {config};
+    std::vector<Config> all;
+    const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
+      all.push_back(config);
+      set_zero(all.back().parallelism, stage, reshard);
+      if (replicas > 1) all.back().parallelism.data_parallel_replicate_degree = replicas;
+    };
+    add_zero(0, Reshard::step, 1);
+    if (facts_.ranks == shape.tensor.ranks() * shape.pipeline) return all;
+    std::vector<int64_t> copies = {1};
+    const int64_t on_host = facts_.hardware->device.per_host / (shape.tensor.ranks() * shape.ulysses * shape.ring);
+    const bool given = is_set("parallelism.data_parallel_replicate_degree") ||
+                       is_set("parallelism.data_parallel_shard_degree");
+    if (!given && on_host > 1 && shape.data > on_host && shape.data % on_host == 0) {
+      copies.push_back(shape.data / on_host);
+    }
+    for (const int64_t replicas : copies) {
+      for (const int64_t stage : {1, 2}) add_zero(stage, Reshard::step, replicas);
+      for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) {
+        add_zero(3, reshard, replicas);
+      }
+    }
+    return all;
+  }
+
+  std::vector<ActivationCheckpointConfig> recomputations() const {
+    if (is_set("activation_checkpoint.mode")) return {base_.activation_checkpoint};
+    return {{.mode = "none"},
+            {.mode = "selective", .operations = {"norms", "swiglu"}},
+            {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
+            {.mode = "full"}};
   }
 
   /// Tries more and more recomputation until the layout fits. More recomputation never makes a step shorter.
-  void search_recomputation(const Config& config) {
-    if (is_set("activation_checkpoint.mode")) return (void)add(config);
-    const std::vector<ActivationCheckpointConfig> ladder = {
-        {.mode = "none"},
-        {.mode = "selective", .operations = {"norms", "swiglu"}},
-        {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
-        {.mode = "full"}};
-    for (const ActivationCheckpointConfig& setting : ladder) {
+  void search_recomputation(const Shape& shape, const Config& config) {
+    if (!may_fit(config)) return;
+    for (const ActivationCheckpointConfig& setting : recomputations()) {
       Config other = config;
       other.activation_checkpoint = setting;
-      if (add(other) != Outcome::too_large) return;
+      const bool recomputes = setting.mode != "none";
+      if (recomputes && step_seconds_bound(other, facts_) >= limit(shape.kind())) return;
+      if (add(shape.kind(), other) != Outcome::too_large) return;
     }
   }
 
-  /// Plans the best layouts again with other settings of the order of passes.
+  bool may_fit(const Config& config) const {
+    const auto bytes = static_cast<double>(memory_bytes_bound(config, facts_));
+    const double limit = base_.run.memory_gib_per_rank * 0x1p30;
+    return bytes <= facts_.hardware->device.memory_bytes && (limit == 0 || bytes <= limit);
+  }
+
+  /// Plans the best pipelines again with the other schedules and placements of the vocabulary.
   void refine() {
     std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
-    const std::vector<FoundLayout> best(
-        result_.fitting.begin(),
-        result_.fitting.begin() + static_cast<std::ptrdiff_t>(std::min(kRefined, result_.fitting.size())));
-    for (const FoundLayout& found : best) {
-      const auto try_with = [&](const std::string& key, const auto& change) {
-        Config other = found.config;
-        change(other);
-        if (!is_set(key)) add(other);
-      };
-      for (const int64_t factor : {2, 4}) {
-        try_with("training.local_batch_size", [&](Config& c) { c.training.local_batch_size *= factor; });
+    std::vector<std::pair<std::string, Config>> best;
+    for (const FoundLayout& found : result_.fitting) {
+      if (found.config.parallelism.pipeline_parallel_degree > 1 && best.size() < kRefined) {
+        best.emplace_back(found.kind, found.config);
       }
-      if (found.config.parallelism.pipeline_parallel_degree == 1) continue;
-      for (const char* schedule : {"interleaved_1f1b", "zb_h1", "zb_v"}) {
-        try_with("parallelism.pipeline_parallel_schedule",
-                 [&](Config& c) { c.parallelism.pipeline_parallel_schedule = schedule; });
+    }
+    const auto vary = [&](const std::string& key, const std::vector<std::pair<std::string, int>>& values,
+                          const auto& change) {
+      if (is_set(key)) return;
+      for (const auto& [kind, config] : best) {
+        for (const auto& [value, stages] : values) {
+          if (stages * config.parallelism.pipeline_parallel_degree > base_.model.num_hidden_layers) continue;
+          Config other = config;
+          change(other.parallelism, value, stages);
+          add(kind, other);
+        }
       }
-      for (const char* placement : {"algorithm_2", "redistribution"}) {
-        try_with("parallelism.vocabulary_parallel", [&](Config& c) { c.parallelism.vocabulary_parallel = placement; });
+    };
+    vary("parallelism.vocabulary_parallel", {{"redistribution", 1}, {"algorithm_1", 1}, {"algorithm_2", 1}},
+         [](ParallelismConfig& p, const std::string& value, int) { p.vocabulary_parallel = value; });
+    vary("parallelism.pipeline_parallel_schedule", {{"interleaved_1f1b", 4}, {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}},
+         [](ParallelismConfig& p, const std::string& value, int stages) {
+           p.pipeline_parallel_schedule = value;
+           p.pipeline_parallel_stages_per_rank = stages == 4 ? stages : 0;
+         });
+  }
+
+  /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
+  void search_smallest(const std::vector<Shape>& shapes) {
+    std::vector<std::pair<int64_t, std::pair<Shape, Config>>> all;
+    if (shapes.empty()) return;
+    const int64_t least_batch = std::ranges::min_element(shapes, {}, &Shape::local_batch)->local_batch;
+    for (const Shape& shape : shapes) {
+      if (shape.local_batch != least_batch) continue;
+      for (Config& config : with_states(shape, configure(shape))) {
+        config.activation_checkpoint = recomputations().back();
+        const int64_t bound = memory_bytes_bound(config, facts_);
+        all.emplace_back(bound, std::pair(shape, std::move(config)));
       }
+    }
+    std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
+    for (const auto& [bound, layout] : all) {
+      if (result_.smallest && bound >= result_.smallest->memory_bytes) return;
+      add(layout.first.kind(), layout.second);
     }
   }
 
   enum class Outcome { fits, too_large, refused };
-  Outcome add(const Config& config) {
+  Outcome add(const std::string& kind, const Config& config) {
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
       const Plan plan = make_plan(config, facts_);
       ++result_.planned;
       FoundLayout found = layout_of(plan);
+      mark_chosen(found.config);
+      found.kind = kind;
       if (!result_.smallest || found.memory_bytes < result_.smallest->memory_bytes) result_.smallest = found;
       if (!fits_a_device(plan, found.memory_bytes)) return Outcome::too_large;
+      best_.insert(found.time.seconds);
+      const auto [best, is_new] = best_of_kind_.try_emplace(kind, found.time.seconds);
+      best->second = std::min(best->second, found.time.seconds);
       result_.fitting.push_back(std::move(found));
       return Outcome::fits;
     } catch (const ConfigError&) {
@@ -175,20 +360,26 @@ class LayoutSearch {
     }
   }
 
+  /// Gives the keys that the search has changed their origin.
+  void mark_chosen(Config& config) const {
+    Config base = base_;
+    for (const std::string& name : searched_keys()) {
+      const Key& key = *find_key(name);
+      if (value_text(key, config) != value_text(key, base)) config.origins[name] = kChosenByAuto;
+    }
+  }
+
   static FoundLayout layout_of(const Plan& plan) {
     std::string name = plan.mesh_and_kind();
     if (plan.schedule.rows.size() > 1) name += "; " + schedule_text(plan.config);
-    name += recomputation_text(plan.config.activation_checkpoint);
+    const auto& recompute = plan.config.activation_checkpoint;
+    if (recompute.mode == "full") name += "; recomputes blocks";
+    if (recompute.mode == "selective") name += "; recomputes " + join(recompute.operations, " + ");
     if (const int64_t local = plan.config.training.local_batch_size; local > 1) {
       name += fmt::format("; microbatches of {}", local);
     }
-    std::vector<std::string> axes;
-    for (const Axis& axis : plan.mesh.axes) {
-      if (axis.size > 1) axes.push_back(axis.name);
-    }
     return {.config = plan.config,
             .name = std::move(name),
-            .axes = join(axes, " + "),
             .time = *plan.step_time,
             .mfu = model_flops_utilization(plan, plan.step_time->seconds, true),
             .memory_bytes = plan.largest_memory_bytes()};
@@ -197,74 +388,12 @@ class LayoutSearch {
   Config base_;
   const RunFacts& facts_;
   SearchResult result_;
+  std::multiset<double> best_;                   // step times of the layouts that fit
+  std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };
-
-// The part of the step that grows most from the best layout to this one.
-std::string reason(const FoundLayout& best, const FoundLayout& other) {
-  const auto parts = [](const StepTime& time) {
-    std::map<std::string, double> all = {{"products", time.passes.products},
-                                         {"attention", time.passes.attention},
-                                         {"other kernels", time.passes.kernels},
-                                         {"idle", time.idle},
-                                         {"reductions", time.reductions},
-                                         {"update", time.update},
-                                         {"gathers", time.gathers}};
-    for (const auto& [axis, seconds] : time.passes.communication) all["messages over " + axis] = seconds;
-    return all;
-  };
-  std::map<std::string, double> before = parts(best.time);
-  std::string name;
-  double most = 0;
-  for (const auto& [part, seconds] : parts(other.time)) {
-    if (seconds - before[part] > most) name = part, most = seconds - before[part];
-  }
-  return name.empty() ? "" : fmt::format("{} +{:.3g} s", name, most);
-}
 
 }  // namespace
 
 SearchResult search_layouts(const Config& config, const RunFacts& facts) { return LayoutSearch(config, facts).run(); }
-
-std::string explain_search(const SearchResult& result, const Hardware& hardware) {
-  std::string text = fmt::format("search on {}: {} planned, {} refused, {} fit\n", hardware.name,
-                                 counted(result.planned, "layout"), result.refused, result.fitting.size());
-  if (result.fitting.empty()) {
-    if (!result.smallest) return text + "  no layout of these ranks is legal\n";
-    return text + fmt::format("  no layout fits; the least memory is {} on a rank: {}\n",
-                              format_bytes(static_cast<double>(result.smallest->memory_bytes)), result.smallest->name);
-  }
-  const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "layout", "slower than the best by"}};
-  std::set<std::string> kinds;
-  for (size_t i = 0; i < result.fitting.size(); ++i) {
-    const FoundLayout& found = result.fitting[i];
-    const bool is_first_of_kind = kinds.insert(found.axes).second;
-    if (i >= kShown && !is_first_of_kind) continue;
-    rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu),
-                    format_bytes(static_cast<double>(found.memory_bytes)), found.name,
-                    i == 0 ? "" : reason(best, found)});
-  }
-  return text + text_table(rows) +
-         fmt::format("  The first {} rows are the best; each row after them is the best with its axes.\n",
-                     std::min(kShown, result.fitting.size()));
-}
-
-std::string search_json(const SearchResult& result) {
-  using Json = nlohmann::ordered_json;
-  Json out = {{"version", 1}, {"planned", result.planned}, {"refused", result.refused}, {"search", Json::array()}};
-  for (const FoundLayout& found : result.fitting) {
-    Json settings = Json::object();
-    Config config = found.config;
-    for (const Key& key : config_table()) {
-      if (std::ranges::find(kSearchedKeys, key.full_name()) == kSearchedKeys.end()) continue;
-      settings[key.full_name()] = value_text(key, config);
-    }
-    out["search"].push_back({{"settings", settings},
-                             {"step_seconds", found.time.seconds},
-                             {"memory_bytes", found.memory_bytes},
-                             {"mfu", found.mfu}});
-  }
-  return out.dump(2) + "\n";
-}
 
 }  // namespace orthant

@@ -2,11 +2,14 @@
 // parallelism, stages of ZeRO, recomputation, and then schedules, vocabulary placements and microbatch sizes. Keys that
 // the run file or the command line sets stay as they are.
 //
-//   1. Every mesh of tensor x pipeline x sequence x data ranks with every stage of ZeRO is planned with the least
-//      recomputation that fits. Sequences are sharded only as far as needed: a longer sequence axis adds messages.
-//   2. The best of these are planned again with other microbatch sizes, schedules and vocabulary placements.
+//   1. A shape is a mesh of tensor x pipeline x sequence x data ranks and a size of microbatches. The passes of its
+//      busiest rank are a lower bound of the step time.
+//   2. Shapes are planned in ascending order of this bound, with three schedules and all stages of ZeRO, and with the
+//      least recomputation that fits. A shape is left out if its bound is not below the tenth best step, unless no
+//      layout of its kind fits yet. The winner is the best of this space.
+//   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary.
 //
-// Nothing proves that the result is the best of all layouts; docs/plan-errors.md states how true its seconds are.
+// Nothing proves that the third part finds the best; docs/plan-errors.md states how true the seconds are.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +21,19 @@
 
 namespace orthant {
 
+/// Layouts that the search lists before the best of each kind, and that its winner is among.
+inline constexpr size_t kShown = 10;
+/// Sums of seconds in another order differ by less than this share.
+inline constexpr double kRoundingOfSums = 1e-9;
+
+/// The keys that the search sets.
+const std::vector<std::string>& searched_keys();
+
 /// A layout that the search has planned.
 struct FoundLayout {
   Config config;
   std::string name;  // "column 8, data 8, ZeRO 1; recomputes norms + swiglu; microbatches of 2"
-  std::string axes;  // "column + data": layouts with the same axes are of one kind
+  std::string kind;  // the axes with several ranks: "tensor + data"
   StepTime time;
   double mfu = 0;            // counting all pairs of attention
   int64_t memory_bytes = 0;  // of tensors, of the rank that needs most
@@ -32,10 +43,22 @@ struct SearchResult {
   std::vector<FoundLayout> fitting;     // in ascending order of step time
   std::optional<FoundLayout> smallest;  // the layout that needs least memory, whether it fits or not
   int64_t planned = 0, refused = 0;     // numbers of layouts
+  int64_t shapes = 0, left_out = 0;     // numbers of shapes, and of those that the bound excludes
 };
+
+/// Lower bound of the step time of a layout: the passes of the pipeline rank with most layers. It does not depend on
+/// ZeRO, the schedule or the vocabulary's placement. Requires facts.hardware.
+double step_seconds_bound(const Config& config, const RunFacts& facts);
+/// Lower bound of the largest rank's memory: the mean of weights, gradients and optimizer state over all ranks.
+int64_t memory_bytes_bound(const Config& config, const RunFacts& facts);
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware.
 SearchResult search_layouts(const Config& config, const RunFacts& facts);
+
+/// Resolves parallelism.layout = "auto": returns the configuration with the fastest layout that fits. The hardware is
+/// facts.hardware, or else h100-8x for CUDA devices and this-cpu for CPUs. Returns other configurations as they are.
+/// Throws ConfigError if no layout fits; the message has the layout that needs least memory.
+Config with_chosen_layout(const Config& config, const RunFacts& facts);
 
 /// Returns the ten best layouts, and the best of every other kind, as a table; or the smallest memory that works.
 std::string explain_search(const SearchResult& result, const Hardware& hardware);

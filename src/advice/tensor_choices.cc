@@ -118,6 +118,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
       const Plan other = make_plan(with_tensor_plan(plan.config, tensor), plan.facts);
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
+      if (other.step_time) choice.step_seconds = other.step_time->seconds;
     } catch (const ConfigError& error) {
       const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, data_ranks(plan.mesh));
       choice.refusal = misfit ? misfit->what() : error.what();
@@ -168,7 +169,8 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
                          .tensor = tensor,
                          .received_elements = count_received_elements_per_step(plan, tensor),
                          .sent_bytes = plan.largest_communication_bytes(),
-                         .memory_bytes = plan.largest_memory_bytes()});
+                         .memory_bytes = plan.largest_memory_bytes(),
+                         .step_seconds = plan.step_time ? plan.step_time->seconds : 0});
     } catch (const Refusal&) {
       // Another mesh is legal.
     }
@@ -185,7 +187,7 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
 
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {
   const TensorChoice* best = nullptr;
-  const auto cost = [](const TensorChoice& c) { return std::tuple(c.sent_bytes, c.memory_bytes); };
+  const auto cost = [](const TensorChoice& c) { return std::tuple(c.step_seconds, c.sent_bytes, c.memory_bytes); };
   for (const TensorChoice& choice : choices) {
     if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
     if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
@@ -211,7 +213,7 @@ std::string explain_tensor_choices(const Plan& plan) {
   for (const TensorChoice& choice : choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
-    if (&choice == best) remarks.push_back("sends least");
+    if (&choice == best) remarks.push_back(plan.step_time ? "fastest" : "sends least");
     if (!choice.refusal.empty()) remarks.push_back("refused: " + choice.refusal);
     const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");

@@ -16,6 +16,7 @@ struct TensorChoice {
   TensorVolume received_elements;  // for one layer per step
   int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
   int64_t memory_bytes = 0;  // of the rank that needs most
+  double step_seconds = 0;   // 0 if the hardware is not known
   std::string refusal;  // why the arrangement is illegal; empty if it is legal
   bool chosen = false;
 };
@@ -36,8 +37,9 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts);
 /// legal. Throws ConfigError.
 void check_legal_plan(const Config& config, const RunFacts& facts);
 
-/// Returns the choice that sends fewest bytes, among those that are legal and fit run.memory_gib_per_rank. Of equals it
-/// takes the one that needs least memory. Returns nullptr if there is none.
+/// Returns the choice with the shortest step, or without hardware the one that sends fewest bytes, among those that are
+/// legal and fit run.memory_gib_per_rank. Of equals it takes the one that needs least memory. Returns nullptr if there
+/// is none.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
 /// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without

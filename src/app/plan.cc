@@ -28,7 +28,9 @@ void write_file(const std::string& option, const std::string& path, const std::s
 }
 
 int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
-  if (!facts.hardware) throw UsageError("--search requires --hardware NAME\nhelp:  orthant plan --help");
+  if (!facts.hardware) {
+    throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
+  }
   const SearchResult result = search_layouts(config, facts);
   std::string text = arguments.json ? search_json(result) : explain_search(result, *facts.hardware);
   if (result.fitting.empty()) {

@@ -97,6 +97,7 @@ struct CheckpointConfig {
 };
 
 struct ParallelismConfig {
+  std::string layout = "given";
   int64_t data_parallel_degree = -1;
   int64_t zero_stage = 0;
   std::string zero_reshard = "step";
@@ -146,7 +147,7 @@ struct Config {
   std::string locate(std::string_view key) const;
 };
 
-/// Origin of the tensor_parallel keys that tensor_parallel_kind = "auto" has set.
+/// Origin of the keys that layout = "auto" or tensor_parallel_kind = "auto" has set.
 inline constexpr const char* kChosenByAuto = "chosen by \"auto\"";
 
 /// True if all keys have equal values. Origins are not compared.

@@ -225,6 +225,8 @@ const Key kTable[] = {
       "steps between checkpoints"),
   KEY(checkpoint, keep_latest_k, between(0, 1000000), "", "number of checkpoints kept; 0 = all"),
 
+  KEY(parallelism, layout, one_of({"given", "auto"}), "",
+      "given: as the keys below; auto: the fastest that fits, which the start searches for; keys that are set stay"),
   KEY(parallelism, data_parallel_degree, degree(), "ranks",
       "replicas of the model, each with its shard of the batch; -1 = the remaining ranks",
       "replicas of the model; -1 = the rest"),
@@ -242,7 +244,7 @@ const Key kTable[] = {
       "copies of sharded states among the data ranks (HSDP); 0 = the data ranks / data_parallel_shard_degree, or 1"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
-      "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto: the mesh that sends least"),
+      "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto: the fastest mesh, or the one that sends least"),
   KEY(parallelism, tensor_parallel_degree, degree(), "ranks",
       "ranks over which each matrix is sharded (kinds 1d and auto)",
       "ranks that hold parts of each matrix"),

@@ -1,12 +1,16 @@
-// The search of layouts: it finds the winner of an exhaustive search on a small space, keeps the user's keys, and says
-// how much memory is needed where nothing fits. Control: on other hardware another layout wins.
+// The search of layouts: its bounds are bounds, it finds the winner of an exhaustive search on a small space, keeps the
+// user's keys, and says how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "advice/advised_plan.h"
 #include "advice/answer.h"
+#include "advice/tensor_choices.h"
 #include "base/errors.h"
 #include "tests/support/says.h"
 
@@ -35,36 +39,91 @@ Hardware h100_of(double memory_gib) {
   return h100;
 }
 
-// The shortest step that fits, over all combinations of the searched keys in a smaller space.
-double exhaustive(const Config& base, const RunFacts& facts) {
-  double best = INFINITY;
-  for (const int tensor : {1, 2, 4}) {
-    for (const int pipeline : {1, 2, 4}) {
-      if (tensor * pipeline > 4) continue;
-      for (const auto& [stage, reshard] : std::vector<std::pair<int, std::string>>{
-               {0, "step"}, {1, "step"}, {2, "step"}, {3, "step"}, {3, "never"}, {3, "microbatch"}}) {
-        for (const ActivationCheckpointConfig& recompute :
-             {ActivationCheckpointConfig{.mode = "none"},
-              ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "swiglu"}},
-              ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
-              ActivationCheckpointConfig{.mode = "full"}}) {
-          Config config = base;
-          config.parallelism.tensor_parallel_degree = tensor;
-          config.parallelism.pipeline_parallel_degree = pipeline;
-          config.parallelism.zero_stage = stage;
-          config.parallelism.zero_reshard = reshard;
-          config.activation_checkpoint = recompute;
-          try {
-            const Plan plan = make_plan(config, facts);
-            if (fit_of(plan).fits()) best = std::min(best, plan.step_time->seconds);
-          } catch (const ConfigError&) {
-            continue;
-          }
-        }
+// Calls visit(config) for all combinations of the searched keys in a smaller space: 1-D tensor meshes, pipelines,
+// Ulysses and rings on 4 ranks.
+template <typename Visit>
+void for_each_layout(const Config& base, Visit&& visit) {
+  for (const auto& [tensor, pipeline, ulysses, ring] : std::vector<std::array<int, 4>>{{1, 1, 1, 1},
+                                                                                     {2, 1, 1, 1},
+                                                                                     {4, 1, 1, 1},
+                                                                                     {1, 2, 1, 1},
+                                                                                     {1, 4, 1, 1},
+                                                                                     {2, 2, 1, 1},
+                                                                                     {1, 1, 2, 1},
+                                                                                     {1, 1, 1, 2},
+                                                                                     {1, 2, 1, 2},
+                                                                                     {1, 1, 2, 2},
+                                                                                     {1, 1, 4, 1},
+                                                                                     {1, 1, 1, 4},
+                                                                                     {2, 1, 2, 1},
+                                                                                     {2, 1, 1, 2},
+                                                                                     {1, 2, 2, 1}}) {
+    for (const auto& [stage, reshard] : std::vector<std::pair<int, std::string>>{
+             {0, "step"}, {1, "step"}, {2, "step"}, {3, "step"}, {3, "never"}, {3, "microbatch"}}) {
+      for (const ActivationCheckpointConfig& recompute :
+           {ActivationCheckpointConfig{.mode = "none"},
+            ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "swiglu"}},
+            ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
+            ActivationCheckpointConfig{.mode = "full"}}) {
+        Config config = base;
+        config.parallelism.tensor_parallel_degree = tensor;
+        config.parallelism.pipeline_parallel_degree = pipeline;
+        config.parallelism.context_parallel_ulysses = ulysses;
+        config.parallelism.context_parallel_ring = ring;
+        config.parallelism.zero_stage = stage;
+        config.parallelism.zero_reshard = reshard;
+        config.activation_checkpoint = recompute;
+        visit(config);
       }
     }
   }
+}
+
+// The shortest step that fits.
+double exhaustive(const Config& base, const RunFacts& facts) {
+  double best = INFINITY;
+  for_each_layout(base, [&](const Config& config) {
+    try {
+      const Plan plan = make_plan(config, facts);
+      if (fit_of(plan).fits()) best = std::min(best, plan.step_time->seconds);
+    } catch (const ConfigError&) {  // this layout is illegal
+    }
+  });
   return best;
+}
+
+// The bounds hold for every layout, with every schedule and placement. Controls: they are not trivial, and 1.3 times
+// the bound of the time is no bound.
+TEST(LayoutSearch, BoundsAreBounds) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  double nearest_time = 0, nearest_memory = 0;
+  int64_t planned = 0;
+  for (const Words& words : std::vector<Words>{{"parallelism.pipeline_parallel_schedule=1f1b"},
+                                               {"parallelism.pipeline_parallel_schedule=zb_v",
+                                                "parallelism.vocabulary_parallel=algorithm_2"},
+                                               {"parallelism.pipeline_parallel_schedule=zb_h1",
+                                                "parallelism.vocabulary_parallel=redistribution"},
+                                               {"training.global_batch_size=7", "training.local_batch_size=2"},
+                                               {"training.dtype=float32", "optimizer.name=muon"}}) {
+    Config base = config_of(4);
+    base = parse_config(print_config(base), "run.toml", words);
+    for_each_layout(base, [&](const Config& config) {
+      try {
+        const Plan plan = make_plan(config, facts);
+        const double seconds = step_seconds_bound(config, facts) / plan.step_time->seconds;
+        const double memory = static_cast<double>(memory_bytes_bound(config, facts)) /
+                              static_cast<double>(plan.largest_memory_bytes());
+        EXPECT_LE(seconds, 1) << plan.mesh_and_kind() << " " << words.front();
+        EXPECT_LE(memory, 1) << plan.mesh_and_kind() << " " << words.front();
+        nearest_time = std::max(nearest_time, seconds), nearest_memory = std::max(nearest_memory, memory);
+        ++planned;
+      } catch (const ConfigError&) {  // this layout is illegal
+      }
+    });
+  }
+  EXPECT_GT(planned, 500);
+  EXPECT_GT(1.3 * nearest_time, 1);
+  EXPECT_GT(3 * nearest_memory, 1);
 }
 
 // The search also tries microbatch sizes, schedules and placements, so it may be faster than the exhaustive search
@@ -73,7 +132,8 @@ TEST(LayoutSearch, FindsTheBestOfASmallSpace) {
   for (const double gib : {10.0, 14.0, 24.0, 80.0}) {
     const RunFacts facts = facts_on(h100_of(gib), 4);
     const Words keys = {"training.local_batch_size=1", "parallelism.pipeline_parallel_schedule=1f1b",
-                        "parallelism.vocabulary_parallel=none"};
+                        "parallelism.vocabulary_parallel=none", "parallelism.tensor_parallel_kind=1d",
+                        "parallelism.tensor_parallel_sequence=true", "parallelism.data_parallel_replicate_degree=0"};
     const SearchResult narrow = search_layouts(config_of(4, keys), facts), wide = search_layouts(config_of(4), facts);
     const double best = exhaustive(config_of(4, keys), facts);
     if (std::isinf(best)) {
@@ -83,8 +143,70 @@ TEST(LayoutSearch, FindsTheBestOfASmallSpace) {
     ASSERT_FALSE(narrow.fitting.empty()) << gib;
     EXPECT_DOUBLE_EQ(narrow.fitting.front().time.seconds, best) << gib;
     EXPECT_LE(wide.fitting.front().time.seconds, best) << gib;
-    for (const FoundLayout& found : wide.fitting) EXPECT_GE(found.time.seconds, wide.fitting.front().time.seconds);
+    EXPECT_GT(wide.left_out, 0) << gib;
   }
+}
+
+// parallelism.layout = "auto" has the winner of the search. Its keys say who chose them, and a run file with them has
+// the same plan. Controls: "given" changes nothing, and a key of the user stays.
+TEST(LayoutSearch, ResolvesAuto) {
+  const RunFacts facts = facts_on(h100_of(24), 8);
+  const Config config = config_of(8, {"parallelism.layout=auto"});
+  const Config chosen = with_chosen_layout(config, facts);
+  const SearchResult result = search_layouts(config, facts);
+  EXPECT_EQ(print_config(chosen), print_config(result.fitting.front().config));
+  EXPECT_EQ(chosen.parallelism.layout, "given");
+  EXPECT_EQ(chosen.origins.at("parallelism.layout"), kChosenByAuto);
+  const Plan plan = advised_plan(config, facts);
+  EXPECT_EQ(plan.step_time->seconds, result.fitting.front().time.seconds);
+  EXPECT_TRUE(with_chosen_layout(config_of(8), facts) == config_of(8));
+  const Config kept = with_chosen_layout(
+      config_of(8, {"parallelism.layout=auto", "parallelism.pipeline_parallel_degree=4"}), facts);
+  EXPECT_EQ(kept.parallelism.pipeline_parallel_degree, 4);
+}
+
+// A limit that no layout meets is refused with the memory of the smallest layout, and that limit is enough.
+TEST(LayoutSearch, RefusesAutoWithTheSmallestMemory) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  const auto with_limit = [](const std::string& gib) {
+    return config_of(4, {"parallelism.layout=auto", "run.memory_gib_per_rank=" + gib});
+  };
+  std::string message;
+  try {
+    with_chosen_layout(with_limit("0.5"), facts);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  const std::string before = "set run.memory_gib_per_rank to ";
+  const size_t at = message.find(before);
+  ASSERT_NE(at, std::string::npos) << message;
+  const std::string enough = message.substr(at + before.size(), message.find(" or more") - at - before.size());
+  EXPECT_NO_THROW(with_chosen_layout(with_limit(enough), facts)) << enough;
+}
+
+// On 16 hosts of 4 ranks with slow links between hosts, "auto" chooses a tensor mesh that is at least as fast as
+// [4, 4, 4]. Control: without hardware it chooses by bytes, a slower mesh.
+TEST(LayoutSearch, ChoosesTensorMeshesByHosts) {
+  Hardware hosts = load_hardware("this-cpu");
+  hosts.device.per_host = 4;
+  hosts.between_hosts.bytes_per_s = 200e6 / 8 / 4;  // 200 Mbit/s for the four ranks of a host
+  const Words model = {"model.vocab_size=257", "model.hidden_size=256", "model.intermediate_size=1024",
+                       "model.num_attention_heads=64", "model.num_key_value_heads=64", "model.num_hidden_layers=2",
+                       "training.seq_len=96", "training.global_batch_size=64", "training.local_batch_size=64",
+                       "validation.freq=0", "run.ranks=64"};
+  const auto config_with = [&](Words words) {
+    words.insert(words.begin(), model.begin(), model.end());
+    return parse_config("", "run.toml", words);
+  };
+  RunFacts facts{.ranks = 64, .vocab_size = 257, .hardware = std::make_shared<const Hardware>(hosts)};
+  const Config any =
+      config_with({"parallelism.tensor_parallel_kind=auto", "parallelism.tensor_parallel_degree=64"});
+  const auto seconds = [&](const Config& config) { return make_plan(config, facts).step_time->seconds; };
+  const double given = seconds(
+      config_with({"parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=4,4,4"}));
+  const RunFacts without{.ranks = 64, .vocab_size = 257};
+  EXPECT_LE(seconds(with_chosen_tensor_plan(any, facts)), given);
+  EXPECT_GT(seconds(with_chosen_tensor_plan(any, without)), seconds(with_chosen_tensor_plan(any, facts)));
 }
 
 // A returned run file has the planned step time that the search has given for it.
