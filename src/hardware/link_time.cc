@@ -4,8 +4,8 @@
 //       makes n - 1 steps (all_reduce: twice), of which h - 1 cross to another host. The bytes flow at the rate of the
 //       slowest link: min(inner rate, r * outer rate), because each of the r devices of a host carries 1 / r of the
 //       ring's bytes over its own link to the next host (NCCL opens a ring per network adapter).
-//       Sums on CPUs (communication_uses_compute) are no rings: every rank sends the chunks directly to their owners, as
-//       in an all_to_all (comm/collectives.h).
+//       Sums on CPUs (communication_uses_compute) are no rings: every rank sends the chunks directly to their owners,
+//       as in an all_to_all (comm/collectives.h).
 //   all_to_all  b * (n - r) / (n - 1) bytes cross hosts over the device's own link, at the same time as the other bytes
 //       inside the host. The slower of the two counts. A step is the message to one peer.
 //   broadcast, reduce  A chain of n - 1 messages, of which h - 1 cross, pipelined: the bytes flow at the slowest rate.
