@@ -90,6 +90,7 @@ std::string time_text(const Plan& plan) {
   add("other kernels", step.passes.kernels);
   for (const auto& [axis, seconds] : step.passes.communication) add("messages over " + axis, seconds);
   add("idle", step.idle);
+  add("waits for cores that ranks share", step.sharing);
   add("gradient reductions", step.reductions);
   add("update", step.update);
   add("gathers after it", step.gathers);

@@ -23,6 +23,7 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
                                          {"attention", time.passes.attention},
                                          {"other kernels", time.passes.kernels},
                                          {"idle", time.idle},
+                                         {"waits for cores", time.sharing},
                                          {"reductions", time.reductions},
                                          {"update", time.update},
                                          {"gathers", time.gathers}};

@@ -76,8 +76,9 @@ void add_answer(Json& out, const Plan& plan) {
   out["exposed_communication_seconds"] = step.exposed_communication();
   out["step_parts_seconds"] = {{"products", step.passes.products},   {"attention", step.passes.attention},
                                {"kernels", step.passes.kernels},     {"communication", step.passes.communication},
-                               {"idle", step.idle},                  {"reductions", step.reductions},
-                               {"update", step.update},              {"gathers", step.gathers}};
+                               {"idle", step.idle},                  {"sharing", step.sharing},
+                               {"reductions", step.reductions},      {"update", step.update},
+                               {"gathers", step.gathers}};
   out["fits"] = fit.fits();
   out["worst_rank"] = {{"rank", fit.rank},
                        {"action", worst.peak ? to_string(*worst.peak) : "update"},

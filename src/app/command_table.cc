@@ -141,6 +141,17 @@ void define_doctor(CLI::App& app, Command& command) {
   app.add_flag("--json", arguments.json, "print one JSON object");
 }
 
+void define_calibrate(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<CalibrateArguments>();
+  app.add_option("--write", arguments.write, "file for the hardware profile; default: standard output")
+      ->type_name("FILE")
+      ->check(named("machine.toml"));
+  app.add_option("--links", arguments.links)->group("");
+  app.add_option("--seconds", arguments.seconds)
+      ->group("")
+      ->check(number([](double seconds) { return seconds > 0 && seconds <= 3600; }, "above 0 and at most 3600"));
+}
+
 }  // namespace
 
 const std::vector<CommandEntry>& commands() {
@@ -183,6 +194,12 @@ const std::vector<CommandEntry>& commands() {
        {"orthant report runs/jargon"},
        false,
        define_report},
+      {"calibrate",
+       "[--write FILE]",
+       "measure this machine for plan --hardware",
+       {"orthant calibrate --write machine.toml", "orthant plan run.toml --hardware machine.toml"},
+       false,
+       define_calibrate},
       {"doctor", "[--json]", "check what this machine provides for training", {"orthant doctor"}, false, define_doctor},
   };
   return entries;

@@ -61,6 +61,12 @@ struct DoctorArguments {
   double measure_s = 2;  // seconds for which matrices are multiplied
 };
 
+struct CalibrateArguments {
+  std::string write;  // file for the hardware profile; empty: stdout
+  std::string links;  // of the ranks that measure messages: the file for their results
+  double seconds = 80;  // time of the measurements; starting ranks and slow kernels add to it
+};
+
 /// The program's version, such as "0.1.0".
 std::string version();
 
@@ -71,5 +77,6 @@ int tokenize(const TokenizeArguments& arguments);
 int generate(const GenerateArguments& arguments);
 int report(const ReportArguments& arguments);
 int doctor(const DoctorArguments& arguments);
+int calibrate(const CalibrateArguments& arguments);
 
 }  // namespace orthant

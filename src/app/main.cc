@@ -30,6 +30,7 @@ struct Run {
   int operator()(const orthant::GenerateArguments& arguments) const { return orthant::generate(arguments); }
   int operator()(const orthant::ReportArguments& arguments) const { return orthant::report(arguments); }
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
+  int operator()(const orthant::CalibrateArguments& arguments) const { return orthant::calibrate(arguments); }
 };
 
 // True if the command computes with tensors on several threads.
@@ -37,7 +38,8 @@ bool computes(const orthant::Command& command) {
   return std::holds_alternative<orthant::TrainArguments>(command) ||
          std::holds_alternative<orthant::VerifyArguments>(command) ||
          std::holds_alternative<orthant::GenerateArguments>(command) ||
-         std::holds_alternative<orthant::DoctorArguments>(command);
+         std::holds_alternative<orthant::DoctorArguments>(command) ||
+         std::holds_alternative<orthant::CalibrateArguments>(command);
 }
 
 // Without this handler, the allocator ends the process without a message.

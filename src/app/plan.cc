@@ -20,7 +20,7 @@
 namespace orthant {
 namespace {
 
-void write_file(const std::string& option, const std::string& path, const std::string& text) {
+void write_output(const std::string& option, const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream out(path);
   out << text;
@@ -41,7 +41,7 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
   if (!arguments.json) text += "\n" + explain_answer(make_plan(best, facts));
   std::fputs(text.c_str(), stdout);
   if (!arguments.write.empty()) {
-    write_file("--write", arguments.write, print_config(best));
+    write_output("--write", arguments.write, print_config(best));
     if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
   }
   return kDone;
@@ -69,7 +69,9 @@ int plan(const PlanArguments& arguments) {
                                         : facts_of_model(config);
   const std::string hardware =
       arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
-  if (!hardware.empty()) facts.hardware = std::make_shared<const Hardware>(load_hardware(hardware));
+  if (!hardware.empty()) {
+    facts.hardware = std::make_shared<const Hardware>(for_ranks_of_host(load_hardware(hardware), facts.ranks));
+  }
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
   const Sections sections =
@@ -87,7 +89,7 @@ int plan(const PlanArguments& arguments) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }
   if (!arguments.svg.empty()) {
-    write_file("--svg", arguments.svg, planned_svg(the_plan));
+    write_output("--svg", arguments.svg, planned_svg(the_plan));
     if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
   }
   return kDone;

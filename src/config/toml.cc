@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "base/toml_depth.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -159,6 +160,9 @@ void set_section(Config& config, const toml::key& name, const toml::node& node, 
 }  // namespace
 
 void apply_toml(Config& config, std::string_view text, const std::string& name) {
+  if (const auto line = line_of_deep_key(text)) {
+    throw ConfigError(fmt::format("{}:{}: a key must have at most {} parts", name, *line, kMostKeyParts));
+  }
   toml::table table;
   try {
     table = toml::parse(text);

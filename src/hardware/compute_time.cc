@@ -76,8 +76,9 @@ double product_seconds(const Hardware& hardware, ProductKind kind, int64_t m, in
                        throttled_share(2 * rows * inner * columns, model.sustained_share, model.half_work_flop);
   const double flop = tiled_flop(model, static_cast<double>(hardware.device.compute_units), m, k, n);
   const double output_bytes = output_element_bytes * rows * columns;
-  const double all_bytes = operands.bytes * inner * (rows + columns) + output_bytes;
-  const double compute = flop / (operands.peak_flop_per_s * share) + output_bytes / memory_rate(hardware);
+  const double operand_bytes = operands.bytes * inner * (rows + columns), all_bytes = operand_bytes + output_bytes;
+  const double exposed_bytes = output_bytes + model.operand_traffic * operand_bytes;
+  const double compute = flop / (operands.peak_flop_per_s * share) + exposed_bytes / memory_rate(hardware);
   return model.latency_seconds + std::max(compute, all_bytes / memory_rate(hardware));
 }
 

@@ -21,6 +21,9 @@ struct DeviceTable {
   int64_t compute_units = 1;    // streaming multiprocessors of a GPU, cores of a CPU
   double memory_bytes = 0;      // memory of one device
   bool communication_uses_compute = false;  // copying occupies the units that compute, as on a CPU
+  /// Cores of a host that all its ranks share; 0: every device computes alone. If set, per_host is the number of ranks
+  /// of a host, a device is one core, memory_bytes is that of the host, and times are those of a rank that has a core.
+  int64_t shared_cores = 0;
 
   bool operator==(const DeviceTable&) const = default;
 };
@@ -54,6 +57,9 @@ struct ProductTable {
   double wave_loss = 0;                     // part of the idle time in the last wave of tiles that is lost
   double sustained_share = 1;               // rate of a long kernel, relative to a short one: effect of power limits
   double half_work_flop = 1;                // work of a kernel that has lost half of the difference
+  /// Time to read the operands that computation does not hide, relative to their bytes / bandwidth. Above 1 on CPUs,
+  /// whose products read operands at a lower rate than kernels that are bound by memory.
+  double operand_traffic = 0;
 
   bool operator==(const ProductTable&) const = default;
 };
@@ -85,6 +91,8 @@ struct StepTable {
   std::string origin;
   double compute_share = 1;  // rate of products and attention in a step, relative to that of a kernel alone: power,
                              // temperature, and gaps between kernels
+  double call_seconds = 0;     // time of the software around a message of an operator: slices, dispatch
+  double message_traffic = 0;  // memory traffic of this software, relative to the bytes sent: copies
 
   bool operator==(const StepTable&) const = default;
 };
@@ -158,11 +166,15 @@ std::vector<std::string> shipped_hardware();
 
 /// Reads a shipped profile, or else a TOML file. Throws ConfigError with file, line, key, value and the broken law; for
 /// an unknown key or name also the nearest one. Throws DataError if the file cannot be read, is no regular file, is
-/// larger than 64 KiB, is not UTF-8, or has a line of more than 32 dots.
+/// larger than 64 KiB, is not UTF-8, or has a key of more than 32 parts.
 Hardware load_hardware(const std::string& name_or_file);
 
 /// The same for a text. `source` names it in errors.
 Hardware parse_hardware(std::string_view text, const std::string& source);
+
+/// Returns the hardware as the ranks of a host use it, if they share its cores: each rank is a device with an equal
+/// part of the memory and of the cores, at least one core. Other hardware is returned as it is. Requires ranks >= 1.
+Hardware for_ranks_of_host(const Hardware& hardware, int64_t ranks);
 
 /// Writes a file that load_hardware() reads as an equal value. Throws ConfigError if the value breaks a law of the
 /// file.

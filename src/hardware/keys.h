@@ -15,12 +15,13 @@ enum class NumberLaw {
   at_least_one,  // 1 to 1e30
   share,         // > 0 and at most 1
   fraction,      // 0 to 1
+  optional_factor,  // 0 to 100; 0 if it is missing
   tail,          // 0 to 2
   message_share  // > 0 and at most 2; at most 1 unless bidirectional
 };
 
-/// Law of a whole number: 1 to 1e9. `group_size` may be missing; 0 then means any size.
-enum class CountLaw { count, group_size };
+/// Law of a whole number: 1 to 1e9. One that is `optional` may be missing, and is then 0.
+enum class CountLaw { count, optional };
 
 /// Calls visit(key, value) for text, flags and the tile, and visit(key, value, law) for numbers, in the order of the
 /// file. T is a table of hardware.h, const or not.
@@ -33,6 +34,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("compute_units", table.compute_units, CountLaw::count);
     visit("memory_bytes", table.memory_bytes, NumberLaw::positive);
     visit("communication_uses_compute", table.communication_uses_compute);
+    visit("shared_cores", table.shared_cores, CountLaw::optional);
   } else if constexpr (std::is_same_v<Table, PeakTable>) {
     visit("bfloat16", table.bfloat16, NumberLaw::positive);
     visit("float32", table.float32, NumberLaw::positive);
@@ -50,6 +52,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("wave_loss", table.wave_loss, NumberLaw::fraction);
     visit("sustained_share", table.sustained_share, NumberLaw::share);
     visit("half_work_flop", table.half_work_flop, NumberLaw::at_least_one);
+    visit("operand_traffic", table.operand_traffic, NumberLaw::optional_factor);
   } else if constexpr (std::is_same_v<Table, AttentionTable>) {
     visit("latency_seconds", table.latency_seconds, NumberLaw::not_negative);
     visit("sustained_share", table.sustained_share, NumberLaw::share);
@@ -61,6 +64,8 @@ void visit_keys(T& table, Visit&& visit) {
     visit("tile_rows", table.tile_rows, CountLaw::count);
   } else if constexpr (std::is_same_v<Table, StepTable>) {
     visit("compute_share", table.compute_share, NumberLaw::share);
+    visit("call_seconds", table.call_seconds, NumberLaw::optional_factor);
+    visit("message_traffic", table.message_traffic, NumberLaw::optional_factor);
   } else if constexpr (std::is_same_v<Table, LinkTable>) {
     visit("bytes_per_s", table.bytes_per_s, NumberLaw::positive);
   } else if constexpr (std::is_same_v<Table, MessageTable>) {
@@ -68,7 +73,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("latency_seconds", table.latency_seconds, NumberLaw::not_negative);
     visit("bidirectional", table.bidirectional);
   } else if constexpr (std::is_same_v<Table, CollectiveTable>) {
-    visit("ranks", table.ranks, CountLaw::group_size);
+    visit("ranks", table.ranks, CountLaw::optional);
     visit("share", table.share, NumberLaw::share);
     visit("latency_seconds", table.latency_seconds, NumberLaw::not_negative);
     visit("step_seconds", table.step_seconds, NumberLaw::not_negative);

@@ -4,6 +4,8 @@
 //       makes n - 1 steps (all_reduce: twice), of which h - 1 cross to another host. The bytes flow at the rate of the
 //       slowest link: min(inner rate, r * outer rate), because each of the r devices of a host carries 1 / r of the
 //       ring's bytes over its own link to the next host (NCCL opens a ring per network adapter).
+//       Sums on CPUs (communication_uses_compute) are no rings: every rank sends the chunks directly to their owners,
+//       as in an all_to_all (comm/collectives.h).
 //   all_to_all  b * (n - r) / (n - 1) bytes cross hosts over the device's own link, at the same time as the other bytes
 //       inside the host. The slower of the two counts. A step is the message to one peer.
 //   broadcast, reduce  A chain of n - 1 messages, of which h - 1 cross, pipelined: the bytes flow at the slowest rate.
@@ -56,12 +58,13 @@ double ring_seconds(const Hardware& hardware, CollectiveKind kind, int64_t ranks
   return outer.latency_seconds + steps.inside * inner.step_seconds + steps.across * outer.step_seconds + bytes / rate;
 }
 
-double all_to_all_seconds(const Hardware& hardware, int64_t ranks, int64_t ranks_of_host, double bytes) {
-  const CollectiveTable& inner = find_entry(hardware.same_host, CollectiveKind::all_to_all, ranks_of_host);
+double direct_seconds(const Hardware& hardware, CollectiveKind kind, int64_t ranks, int64_t ranks_of_host,
+                      double bytes) {
+  const CollectiveTable& inner = find_entry(hardware.same_host, kind, ranks_of_host);
   const double peers_inside = static_cast<double>(ranks_of_host - 1), peers = static_cast<double>(ranks - 1);
   const double inside = bytes * peers_inside / peers / (hardware.same_host.bytes_per_s * inner.share);
   if (ranks == ranks_of_host) return inner.latency_seconds + peers * inner.step_seconds + inside;
-  const CollectiveTable& outer = find_entry(hardware.between_hosts, CollectiveKind::all_to_all, ranks);
+  const CollectiveTable& outer = find_entry(hardware.between_hosts, kind, ranks);
   const double peers_across = peers - peers_inside;
   const double across = bytes * peers_across / peers / (hardware.between_hosts.bytes_per_s * outer.share);
   return outer.latency_seconds + peers_inside * inner.step_seconds + peers_across * outer.step_seconds +
@@ -83,10 +86,14 @@ double collective_seconds(const Hardware& hardware, CollectiveKind kind, const G
   if (ranks == 1 || !communicates(kind)) return 0.0;
   const int64_t ranks_of_host = (ranks + hosts - 1) / hosts;
   const Steps steps = {static_cast<double>(ranks - hosts), static_cast<double>(hosts - 1)};
+  const bool sums = kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
+  if (sums && hardware.device.communication_uses_compute) {
+    return direct_seconds(hardware, kind, ranks, ranks_of_host, bytes_sent);
+  }
   switch (kind) {
     case CollectiveKind::all_reduce:
       return ring_seconds(hardware, kind, ranks, ranks_of_host, {2 * steps.inside, 2 * steps.across}, bytes_sent);
-    case CollectiveKind::all_to_all: return all_to_all_seconds(hardware, ranks, ranks_of_host, bytes_sent);
+    case CollectiveKind::all_to_all: return direct_seconds(hardware, kind, ranks, ranks_of_host, bytes_sent);
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce: return chain_seconds(hardware, steps, bytes_sent);
     case CollectiveKind::shift: return message_seconds(hardware, hosts == 1, bytes_sent);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/file_errors.h"
@@ -52,6 +53,27 @@ Hardware load_hardware(const std::string& name_or_file) {
                                   near ? fmt::format("did you mean {}?", *near)
                                        : fmt::format("the profiles are {}", join(names, ", "))));
   });
+}
+
+Hardware for_ranks_of_host(const Hardware& hardware, int64_t ranks) {
+  ORTHANT_CHECK(ranks >= 1, ranks);
+  Hardware own = hardware;
+  if (hardware.device.shared_cores == 0) return own;
+  const int64_t of_host = std::min(ranks, hardware.device.per_host);
+  if (of_host > hardware.device.shared_cores) {
+    // The ranks of smaller groups take turns with all other ranks, as those of the largest group do.
+    for (auto* entries : {&own.same_host.all_reduce, &own.same_host.all_gather, &own.same_host.reduce_scatter,
+                          &own.same_host.all_to_all}) {
+      std::erase_if(*entries, [&](const CollectiveTable& entry) { return entry.ranks != 0 && entry.ranks < of_host; });
+    }
+  }
+  const auto threads = static_cast<double>(std::max<int64_t>(1, hardware.device.shared_cores / of_host));
+  own.device.memory_bytes /= static_cast<double>(of_host);
+  own.memory.bytes_per_s *= threads;
+  for (double* peak : {&own.peak_flop_per_s.bfloat16, &own.peak_flop_per_s.float32, &own.peak_flop_per_s.float64}) {
+    *peak *= threads;
+  }
+  return own;
 }
 
 }  // namespace orthant

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
+#include "base/toml_depth.h"
 #include "hardware/keys.h"
 
 namespace orthant {
@@ -101,7 +102,7 @@ struct TableReader {
   }
 
   void operator()(std::string_view key, int64_t& value, CountLaw law) const {
-    if (law == CountLaw::group_size && !table.contains(key)) return;
+    if (law == CountLaw::optional && !table.contains(key)) return;
     read_count(key, find(key), value);
   }
 
@@ -122,6 +123,7 @@ struct TableReader {
   }
 
   void operator()(std::string_view key, double& value, NumberLaw law) const {
+    if (law == NumberLaw::optional_factor && !table.contains(key)) return;
     const toml::node& node = find(key);
     if (!node.is_number()) refuse(key, node, "must be a number");
     value = *node.value<double>();
@@ -135,6 +137,7 @@ struct TableReader {
     };
     switch (law) {
       case NumberLaw::share: return require(value > 0 && value <= 1, "must be positive and at most 1");
+      case NumberLaw::optional_factor: return require(value >= 0 && value <= 100, "must be from 0 to 100");
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");
       case NumberLaw::message_share: return check_message_share(value);
@@ -155,23 +158,15 @@ struct TableReader {
   }
 };
 
-// Throws unless the text is safe to parse. Keys of many parts would make deeply nested tables, which the TOML library
-// destroys recursively. It limits the nesting of values by itself.
+// Throws unless the text is safe to parse.
 void check_text(std::string_view text, const std::string& file) {
-  constexpr int kMostDots = 32;
-  size_t line = 1;
-  int dots = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text, at);
     if (length == 0) throw DataError(fmt::format("{}: a hardware file must be UTF-8, but offset {} is not", file, at));
-    if (text[at] == '.' && ++dots > kMostDots) {
-      throw DataError(fmt::format("{}:{}: a line of a hardware file must have at most {} dots", file, line, kMostDots));
-    }
-    if (text[at] == '\n') {
-      ++line;
-      dots = 0;
-    }
     at += length;
+  }
+  if (const auto line = line_of_deep_key(text)) {
+    throw DataError(fmt::format("{}:{}: a key must have at most {} parts", file, *line, kMostKeyParts));
   }
 }
 
@@ -225,6 +220,21 @@ void read_list(const TableReader& parent, const std::string& name, const std::st
   }
 }
 
+// Ranks that share cores copy their messages on them, and every rate is that of one core.
+void check_shared_cores(const toml::table& root, const Hardware& hardware, const std::string& file) {
+  const DeviceTable& device = hardware.device;
+  if (device.shared_cores == 0) return;
+  const std::string name = "device";
+  const TableReader reader{*root[name].as_table(), name, file};
+  if (!device.communication_uses_compute) {
+    reader.refuse("communication_uses_compute", reader.find("communication_uses_compute"),
+                  "must be true, because device.shared_cores is set");
+  }
+  if (device.compute_units != 1) {
+    reader.refuse("compute_units", reader.find("compute_units"), "must be 1, because device.shared_cores is set");
+  }
+}
+
 void check_process_memory(const toml::table& root, const Hardware& hardware, const std::string& file) {
   const double needed = hardware.process_memory.context_bytes + hardware.process_memory.communicator_bytes;
   if (needed < hardware.device.memory_bytes) return;
@@ -268,6 +278,7 @@ Hardware parse_hardware(std::string_view text, const std::string& source) {
       read_list(TableReader{parent, outer, source}, name, key, table);
     }
   });
+  check_shared_cores(root, hardware, source);
   check_process_memory(root, hardware, source);
   return hardware;
 }

@@ -23,9 +23,9 @@ enum class ProductKind {
 };
 
 /// Seconds of one product of [m, k] and [k, n]. The model: tiles of the output are made in waves over the compute
-/// units, at a rate that falls with the work of the kernel (throttled_share). The traffic of the output adds to this,
-/// and the traffic of all operands is a lower bound:
-///   latency + max(waves * units * 2 * tile * k / (peak * share) + output bytes / bandwidth, all bytes / bandwidth)
+/// units, at a rate that falls with the work of the kernel (throttled_share). The traffic of the output and a part of
+/// that of the operands add to this, and all traffic is a lower bound:
+///   latency + max(waves * units * 2 * tile * k / (peak * share) + exposed bytes / bandwidth, all bytes / bandwidth)
 /// The fastest of three tiles counts: tile, tile transposed, and half the columns. Requires m, k, n >= 1. Throws
 /// LogicError for a dtype other than bfloat16, float32 or float64.
 double product_seconds(const Hardware& hardware, ProductKind kind, int64_t m, int64_t k, int64_t n,

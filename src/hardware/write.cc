@@ -38,9 +38,12 @@ struct KeyWriter {
   void operator()(std::string_view key, const std::array<int64_t, 2>& value) {
     out += fmt::format("{} = [{}, {}]\n", key, value[0], value[1]);
   }
-  void operator()(std::string_view key, const double& value, NumberLaw) { out += fmt::format("{} = {}\n", key, value); }
+  void operator()(std::string_view key, const double& value, NumberLaw law) {
+    if (law == NumberLaw::optional_factor && value == 0) return;
+    out += fmt::format("{} = {}\n", key, value);
+  }
   void operator()(std::string_view key, const int64_t& value, CountLaw law) {
-    if (law == CountLaw::group_size && value == 0) return;  // any size
+    if (law == CountLaw::optional && value == 0) return;
     out += fmt::format("{} = {}\n", key, value);
   }
 };

@@ -81,7 +81,11 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 }
 
 double PassTimer::seconds_of(const Messages& m) const {
-  return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes);
+  if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
+  return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes) +
+         static_cast<double>(m.calls) * hardware_.step.call_seconds +
+         hardware_.step.message_traffic * static_cast<double>(m.bytes) /
+             (hardware_.memory.bytes_per_s * hardware_.memory.share);
 }
 
 void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& messages,
@@ -97,6 +101,29 @@ void PassTimer::add_messages(TimeParts& parts, const std::vector<Messages>& mess
     }
     parts.communication[m.axis] += seconds;
   }
+}
+
+// Ring attention takes the keys of one rank after the other, and adds up the results in float32 or float64. With
+// zigzag, queries come from two places, and each place takes a kernel of its own.
+void PassTimer::add_attention(PassTimes& times, AttentionSize size) const {
+  const SequencePlan& cut = sharding_.sequence;
+  const bool by_blocks = cut.ring > 1 && cut.method == SequenceMethod::ring_attention;
+  const int64_t blocks = by_blocks ? cut.ring : 1, queries = size.query_tokens;
+  const int64_t places = by_blocks && cut.placement == SequencePlacement::zigzag && queries > 1 ? 2 : 1;
+  size.key_tokens = std::max<int64_t>(1, size.key_tokens / blocks);
+  size.query_tokens = queries / places;
+  if (by_blocks) {
+    const double sum_bytes = static_cast<double>(sequences_ * size.v_head_dim * std::max(4, shape_.element_bytes));
+    const double queries_bytes = sum_bytes * static_cast<double>(queries * size.heads),
+                 keys_bytes = sum_bytes * static_cast<double>(size.key_tokens * size.kv_heads);
+    const auto sums = static_cast<double>(blocks - 1);
+    times.forward.kernels += sums * kernel(3 * queries_bytes);
+    times.input.kernels += static_cast<double>(blocks) * kernel(3 * queries_bytes) + 2 * sums * kernel(3 * keys_bytes);
+  }
+  const double times_each = static_cast<double>(blocks * places) / hardware_.step.compute_share;
+  const std::string& dtype = sharding_.config.training.dtype;
+  times.forward.attention += times_each * attention_seconds(hardware_, /*backward=*/false, size, dtype);
+  times.input.attention += times_each * attention_seconds(hardware_, /*backward=*/true, size, dtype);
 }
 
 PassTimes PassTimer::attention_times() const {
@@ -115,7 +142,6 @@ PassTimes PassTimer::attention_times() const {
                      .v_head_dim = whole.head_dim,
                      .visible_share = 1};
   PassTimes times;
-  const std::string& dtype = sharding_.config.training.dtype;
   if (cut.method == SequenceMethod::linformer && cut.summary_length > 0) {
     size.key_tokens = cut.summary_length;
     const int64_t rows = sequences_ * key_heads * whole.head_dim;
@@ -130,9 +156,7 @@ PassTimes PassTimer::attention_times() const {
     }
     size.visible_share = static_cast<double>(pairs) / static_cast<double>(queries * whole.seq_len);
   }
-  const double share = hardware_.step.compute_share;
-  times.forward.attention += attention_seconds(hardware_, /*backward=*/false, size, dtype) / share;
-  times.input.attention += attention_seconds(hardware_, /*backward=*/true, size, dtype) / share;
+  add_attention(times, size);
   const SequenceTraffic traffic = sequence_traffic(cut, whole, 0, 0);
   // Blocks of a ring travel while the rank computes with the block before. All-to-alls and sums are waited for.
   const auto add = [&](TimeParts& parts, const std::vector<Messages>& messages) {

@@ -62,6 +62,7 @@ class PassTimer {
   double message(int from_pipeline_rank, int to_pipeline_rank) const;
 
  private:
+  void add_attention(PassTimes& times, AttentionSize size) const;
   PassTimes attention_times() const;
   PassTimes operation_times(const ColumnOperation& operation) const;
   void time_blocks();

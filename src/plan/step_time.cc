@@ -1,11 +1,14 @@
 #include "plan/step_time.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "model/optimizer_plan.h"
 #include "plan/plan.h"
+#include "schedule/shared_cores.h"
 
 namespace orthant {
 namespace {
@@ -148,6 +151,48 @@ TimeParts parts_of_row(const ParameterPlacement& plan, int pipeline_rank) {
   return sum;
 }
 
+// The number of ranks of each pipeline rank on a host, for every kind of host. Pipeline ranks are blocks of consecutive
+// ranks, because the pipeline is the outermost axis.
+std::set<std::vector<int64_t>> ranks_of_rows(const Mesh& mesh, int64_t per_host) {
+  const int64_t ranks = mesh.size(), rows = mesh.axis_size(kPipeline), of_row = ranks / rows;
+  std::set<std::vector<int64_t>> hosts;
+  for (int64_t first = 0; first < ranks; first += per_host) {
+    std::vector<int64_t> host;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t end = std::min(first + per_host, (row + 1) * of_row);
+      host.push_back(std::max<int64_t>(0, end - std::max(first, row * of_row)));
+    }
+    hosts.insert(std::move(host));
+  }
+  return hosts;
+}
+
+// The number of ranks of a host for each of its cores, if they share them; at least 1.
+double turns_on_cores(const Hardware& hardware, const Mesh& mesh) {
+  const DeviceTable& device = hardware.device;
+  if (device.shared_cores == 0) return 1;
+  const auto ranks = static_cast<double>(std::min<int64_t>(mesh.size(), device.per_host));
+  return std::max(1.0, ranks / static_cast<double>(device.shared_cores));
+}
+
+// Adds the time for which ranks wait for cores, if they share them. The slowest host counts.
+void share_cores(const ParameterPlacement& plan, const Timeline& timeline, double last_pass, StepTime& time) {
+  const DeviceTable& device = plan.facts.hardware->device;
+  if (device.shared_cores == 0) return;
+  double until_last_pass = last_pass, whole = timeline.makespan;
+  for (const std::vector<int64_t>& host : ranks_of_rows(plan.mesh, device.per_host)) {
+    until_last_pass =
+        std::max(until_last_pass, seconds_on_shared_cores(timeline, last_pass, host, device.shared_cores));
+    whole = std::max(whole, seconds_on_shared_cores(timeline, timeline.makespan, host, device.shared_cores));
+  }
+  const double factor = turns_on_cores(*plan.facts.hardware, plan.mesh);  // of work that all ranks do at the same time
+  time.sharing = until_last_pass - last_pass;
+  const double after_row = time.reductions - (timeline.makespan - last_pass);
+  time.reductions = std::max(0.0, whole - until_last_pass) + factor * after_row;
+  time.update *= factor;
+  time.gathers *= factor;
+}
+
 }  // namespace
 
 double StepTime::exposed_communication() const {
@@ -205,7 +250,8 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
     const AfterPasses after(plan, held, representative(plan.mesh, at));
     time.update = std::max(time.update, after.update), time.gathers = std::max(time.gathers, after.gathers);
   }
-  time.seconds = last_pass + time.reductions + time.update + time.gathers;
+  share_cores(plan, timeline, last_pass, time);
+  time.seconds = last_pass + time.sharing + time.reductions + time.update + time.gathers;
   return time;
 }
 
@@ -214,8 +260,9 @@ double model_flops_utilization(const Sharding& sharding, double step_seconds, bo
   if (all_pairs) a.objective = "masked";
   const double flops =
       training_flops_per_token(a, sharding.config.training.seq_len) * static_cast<double>(sharding.tokens_per_step());
-  const double peak = peak_flop_per_s(*sharding.facts.hardware, sharding.config.training.dtype);
-  return flops / (step_seconds * peak * sharding.mesh.size());
+  const Hardware& hardware = *sharding.facts.hardware;
+  const double peak = peak_flop_per_s(hardware, sharding.config.training.dtype);
+  return flops / (step_seconds * peak * sharding.mesh.size() / turns_on_cores(hardware, sharding.mesh));
 }
 
 }  // namespace orthant

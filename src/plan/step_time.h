@@ -15,6 +15,7 @@ struct StepTime {
   double seconds = 0;
   TimeParts passes;       // computation, and messages of passes that nothing hides
   double idle = 0;        // between passes, and at both ends of the row: the bubble, and waits for weights
+  double sharing = 0;     // more time until the last pass ends, because ranks of the host share its cores
   double reductions = 0;  // gradient reductions after the last pass, which nothing hides
   double update = 0;      // gradient norm and optimizer
   double gathers = 0;     // updated weights (ZeRO 1 and 2), and the sum of the step's statistics

@@ -82,6 +82,7 @@ TEST(CommandLine, TheOtherCommands) {
   EXPECT_EQ(generate.seed, 9);
   EXPECT_EQ(std::get<ReportArguments>(parse_command_line({"report", "runs/a"})).dump_folder, "runs/a");
   EXPECT_TRUE(std::get<DoctorArguments>(parse_command_line({"doctor", "--json"})).json);
+  EXPECT_EQ(std::get<CalibrateArguments>(parse_command_line({"calibrate", "--write", "a.toml"})).write, "a.toml");
 }
 
 TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
@@ -90,7 +91,8 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
             "help:  orthant train --help");
   EXPECT_EQ(error_of({"trian"}), "unknown command trian; did you mean train?\nhelp:  orthant --help");
   const std::pair<Words, std::string> table[] = {
-      {{"xyzzy"}, "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, doctor"},
+      {{"xyzzy"}, "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, calibrate, "
+       "doctor"},
       {{"train"}, "RUN_FILE is required"},
       {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
       {{"plan", "", "--json"}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
@@ -101,6 +103,8 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
       {{"train", "a.toml", "--training.stepz=3"},
        "unknown key training.stepz (command line); did you mean training.steps?"},
       {{"train", "a.toml", "training.steps=0"}, "training.steps = 0 (command line) must be at least 1"},
+      {{"calibrate", "--write", ""}, "--write: is empty; name one, such as machine.toml"},
+      {{"calibrate", "machine.toml"}, "unexpected argument machine.toml"},
       {{"doctor", "training.steps=1"}, "unexpected argument training.steps=1"},
       {{"tokenize", "a.txt"}, "--output is required"},
       {{"plan", "a.toml", "--svg"}, "--svg: 1 required FILE missing"},
@@ -174,7 +178,7 @@ TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
 }
 
 TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
-  for (const std::string name : {"train", "plan", "verify", "tokenize", "generate", "report", "doctor"}) {
+  for (const std::string name : {"train", "plan", "verify", "tokenize", "generate", "report", "calibrate", "doctor"}) {
     const std::string text = text_of({name, "--help"});
     EXPECT_NE(text.find("usage: orthant " + name), std::string::npos) << text;
     EXPECT_NE(text.find("examples:\n  orthant " + name), std::string::npos) << text;

@@ -22,6 +22,12 @@ std::string error_of(const std::string& text, const Words& overrides = {}) {
   return "no error";
 }
 
+std::string repeated(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
 struct BadFile {
   std::string text;
   std::string message;
@@ -101,6 +107,8 @@ TEST(Config, TomlErrorsNameThePlace) {
       {"[training]\nsteps = ", "run.toml:2:"},
       {"[job]\ndescription = \"open", "run.toml:2:"},
       {"[training]\n[training]", "run.toml:2:"},
+      {"a" + repeated(".a", 30'000) + " = 1", "run.toml:1: a key must have at most 32 parts"},
+      {"[training]\n[a" + repeated(".a", 30'000) + "]", "run.toml:2: a key must have at most 32 parts"},
   };
   for (const BadFile& bad : table) {
     const std::string message = error_of(bad.text);

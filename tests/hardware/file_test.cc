@@ -80,6 +80,21 @@ TEST(HardwareFile, ToTomlRefusesAnIllegalValue) {
   EXPECT_THROW(to_toml(hardware), ConfigError);
 }
 
+// Four ranks on eight shared cores have two cores each; sixteen ranks have one each, and all have a part of the memory.
+TEST(HardwareFile, RanksOfAHostShareItsCoresAndMemory) {
+  Hardware hardware = load_hardware("this-cpu");
+  EXPECT_EQ(for_ranks_of_host(hardware, 4), hardware);  // each device computes alone
+  hardware.device.shared_cores = 8;
+  hardware.device.per_host = 16;
+  const Hardware two = for_ranks_of_host(hardware, 4), one = for_ranks_of_host(hardware, 16);
+  EXPECT_EQ(two.peak_flop_per_s.float32, 2 * hardware.peak_flop_per_s.float32);
+  EXPECT_EQ(two.memory.bytes_per_s, 2 * hardware.memory.bytes_per_s);
+  EXPECT_EQ(two.device.memory_bytes, hardware.device.memory_bytes / 4);
+  EXPECT_EQ(one.peak_flop_per_s, hardware.peak_flop_per_s);
+  EXPECT_EQ(one.device.memory_bytes, hardware.device.memory_bytes / 16);
+  EXPECT_EQ(for_ranks_of_host(hardware, 64), one);  // on four hosts
+}
+
 TEST(HardwareFile, OriginsSayWhichValuesAreMeasured) {
   const std::vector<TableOrigin> pcie = origins(load_hardware("a100-pcie"));
   const auto find = [&](std::string_view table) { return *std::ranges::find(pcie, table, &TableOrigin::table); };
@@ -167,6 +182,16 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
        "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
        "than device.memory_bytes = 180000000000"},
+      {with("products", "half_work_flop", "half_work_flop = 1e9\noperand_traffic = -1"),
+       "products.operand_traffic = -1 (m.toml:33:19) must be from 0 to 100"},
+      {with("step", "compute_share", "compute_share = 1\ncall_seconds = 101"),
+       "step.call_seconds = 101 (m.toml:57:16) must be from 0 to 100"},
+      {with("device", "per_host", "per_host = 8\nshared_cores = 4"),
+       "device.communication_uses_compute = false (m.toml:10:30) must be true, because device.shared_cores is set"},
+      {with("device", "communication_uses_compute", "communication_uses_compute = true\nshared_cores = 4"),
+       "device.compute_units = 148 (m.toml:7:17) must be 1, because device.shared_cores is set"},
+      {with("device", "communication_uses_compute", "communication_uses_compute = true\nshared_cores = 0"),
+       "device.shared_cores = 0 (m.toml:10:16) must be a whole number from 1 to 1,000,000,000"},
       {with("", "name", "name = \"\""), "name = '' (m.toml:1:8) must not be empty"},
       {with("", "name", ""), "m.toml: the key name is missing"},
       {"name = \"a\"\ndescription = \"b\"", "m.toml: the table [device] is missing"},

@@ -125,6 +125,18 @@ TEST(LinkTimes, AllToAllOverHostsIsBoundByTheAdapter) {
               1e-12);
 }
 
+// Sums on CPUs go directly to the owners of chunks. Of four ranks on two hosts, a rank sends two thirds of its bytes to
+// the other host. On other devices a ring crosses to the other host once, over the adapters of all devices of a host.
+TEST(LinkTimes, SumsOnCpusAreDirect) {
+  Hardware hardware = load_hardware("this-cpu");
+  const double bytes = 1e9, rate = hardware.between_hosts.bytes_per_s * hardware.between_hosts.all_reduce[0].share;
+  const double latency = 100e-6 + 1 * 10e-6 + 2 * 50e-6;
+  const auto seconds = [&] { return collective_seconds(hardware, CollectiveKind::all_reduce, {4, 2}, bytes); };
+  EXPECT_NEAR(seconds(), latency + bytes * 2 / 3 / rate, 1e-9);
+  hardware.device.communication_uses_compute = false;
+  EXPECT_NEAR(seconds(), bytes / (2 * rate), 1e-3);
+}
+
 TEST(LinkTimes, AMessageGetsHalfOfABidirectionalShare) {
   const Hardware hardware = load_hardware("b200-8x");
   EXPECT_NEAR(message_seconds(hardware, true, 1e9), 16.0668e-6 + 1e9 / (900 * kGiB * 1.4517 / 2), 1e-6);

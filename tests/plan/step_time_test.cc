@@ -132,10 +132,60 @@ TEST(StepTime, IsTheSumOfItsParts) {
   for (const Words& keys : layouts) {
     const Plan plan = plan_on(h100, 4, with(kSmall, keys));
     const StepTime& step = *plan.step_time;
-    const double parts = step.passes.seconds() + step.idle + step.reductions + step.update + step.gathers;
+    const double parts =
+        step.passes.seconds() + step.idle + step.sharing + step.reductions + step.update + step.gathers;
     EXPECT_NEAR(parts / step.seconds, 1, 1e-9) << (keys.empty() ? "" : keys.back());
     EXPECT_GE(step.exposed_communication(), 0);
   }
+}
+
+// Four ranks of data on two shared cores take twice as long as on four. A pipeline loses less, because idle ranks
+// leave their cores to others. Two hosts of two cores each are as fast as four cores.
+TEST(StepTime, RanksShareTheCoresOfTheirHost) {
+  Hardware hardware = simple_hardware();
+  hardware.device.communication_uses_compute = true;
+  const auto seconds = [&](int64_t cores, int64_t per_host, const Words& keys) {
+    hardware.device.shared_cores = cores;
+    hardware.device.per_host = per_host;
+    const Plan plan = plan_on(hardware, 4, with(kSmall, keys));
+    const StepTime& step = *plan.step_time;
+    const double parts =
+        step.passes.seconds() + step.idle + step.sharing + step.reductions + step.update + step.gathers;
+    EXPECT_NEAR(parts / step.seconds, 1, 1e-9);
+    return step.seconds;
+  };
+  const Words data = {}, pipeline = {"parallelism.pipeline_parallel_degree=4"};
+  for (const Words& keys : {data, pipeline}) {
+    EXPECT_EQ(seconds(4, 4, keys), seconds(0, 4, keys));
+    EXPECT_EQ(seconds(2, 2, data), seconds(0, 4, data));
+  }
+  EXPECT_NEAR(seconds(2, 4, data) / seconds(4, 4, data), 2, 1e-6);
+  EXPECT_NEAR(seconds(1, 4, data) / seconds(4, 4, data), 4, 1e-6);
+  EXPECT_GT(seconds(2, 4, pipeline), 1.05 * seconds(4, 4, pipeline));
+  EXPECT_LT(seconds(2, 4, pipeline), 1.95 * seconds(4, 4, pipeline));
+}
+
+// Software around the messages of operators takes its time at every message: a step without such messages does not
+// change. Operands that computation does not hide make products slower.
+TEST(StepTime, CountsCallsAndOperands) {
+  Hardware hardware = simple_hardware();
+  const auto seconds = [&](const Words& keys) { return plan_on(hardware, 2, with(kSmall, keys)).step_time->seconds; };
+  const Words data = {}, tensor = {"parallelism.tensor_parallel_degree=2"},
+              ring = {"parallelism.context_parallel_ring=2"};
+  const double before[] = {seconds(data), seconds(tensor), seconds(ring)};
+  hardware.step.call_seconds = 1e-3;
+  EXPECT_EQ(seconds(data), before[0]);
+  EXPECT_GT(seconds(tensor), before[1] + 8 * 4 * 4 * 1e-3);  // microbatches, layers, and at least 4 messages
+  EXPECT_GT(seconds(ring), before[2] + 8 * 4 * 2 * 1e-3);
+  hardware.step.call_seconds = 0;
+  hardware.memory.bytes_per_s = 1e10;
+  const double without_copies = seconds(tensor);
+  hardware.step.message_traffic = 4;
+  EXPECT_GT(seconds(tensor), 1.01 * without_copies);
+  hardware.step.message_traffic = 0;
+  const double hidden = seconds(data);
+  hardware.products.operand_traffic = 2;
+  EXPECT_GT(seconds(data), 1.2 * hidden);
 }
 
 // Slower links never make a step shorter. Ranks on several hosts take longer than ranks on one.

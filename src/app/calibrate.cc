@@ -1,0 +1,139 @@
+// orthant calibrate: measures this machine and writes its hardware file.
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/calibrate_step.h"
+#include "app/commands.h"
+#include "app/machine_speed.h"
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/json.h"
+#include "calibrate/measure_kernels.h"
+#include "calibrate/measure_links.h"
+#include "launch/process.h"
+#include "launch/rendezvous.h"
+#include "launch/spawn.h"
+#include "runtime/machine_memory.h"
+#include "runtime/memory.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kKernelShare = 0.5, kGroupShare = 0.12, kStepShare = 0.14;  // of the time of the measurements
+const std::vector<int> kGroups = {2, 4, 8};
+
+// The resident set of this process, in bytes.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+void write_text(const std::string& path, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
+  errno = 0;
+  std::ofstream out(path, std::ios::out | mode);
+  out << text;
+  if (!out.flush()) throw DataError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
+// Carries out the part of one rank: measures with the others, and rank 0 writes the results to the file.
+int measure_links(const std::string& path, double seconds) {
+  const auto launch = detect_launch(process_environment, parent_identity());
+  if (!launch) throw ConfigError("--links is for the ranks that orthant calibrate starts");
+  install_counting_allocator();
+  const double before = resident_bytes();
+  Comm comm(Mesh({{"ring", launch->world_size}}), launch->rank, connect(*launch), {});
+  const std::vector<MeasuredCollective> found = measure_collectives(comm, seconds);
+  if (launch->rank != 0) return kDone;
+  nlohmann::ordered_json out = {{"process_bytes", before}, {"group_bytes", std::max(0.0, resident_bytes() - before)}};
+  for (const MeasuredCollective& c : found) {
+    out["collectives"].push_back({name_of(c.kind), c.ranks, c.bytes_sent, c.seconds});
+  }
+  write_text(path, out.dump());
+  return kDone;
+}
+
+// Starts the ranks of a group and appends their measurements.
+void measure_group(Measurements& measured, int ranks, double seconds) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("orthant-calibrate-{}", random_nonce());
+  std::filesystem::create_directory(folder);
+  const std::string file = folder / "links.json";
+  const int code = run_local_ranks({"orthant", "calibrate", "--links", file, "--seconds", fmt::format("{}", seconds)},
+                                   ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  std::filesystem::remove_all(folder);
+  if (code != kDone) throw CommError(fmt::format("the {} ranks that measure messages have failed", ranks));
+  const nlohmann::ordered_json found = parse_json(text.str(), "the measured messages");
+  measured.process_bytes = found.at("process_bytes");
+  measured.group_bytes = found.at("group_bytes");
+  for (const auto& row : found.at("collectives")) {
+    measured.collectives.push_back({collective_named(row.at(0).get<std::string>()), row.at(1), row.at(2), row.at(3)});
+  }
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "this machine";
+}
+
+}  // namespace
+
+int calibrate(const CalibrateArguments& arguments) {
+  die_with_parent();
+  if (!arguments.links.empty()) return measure_links(arguments.links, arguments.seconds);
+  if (detect_launch(process_environment, parent_identity())) {
+    throw ConfigError("orthant calibrate starts its own ranks: run it once on one host, without a launcher");
+  }
+  if (!arguments.write.empty()) write_text(arguments.write, "", std::ios::app);  // may fail
+  install_counting_allocator();
+  const auto begin = Clock::now();
+  const std::string advice = neighbors_advice(measure_machine_speed(1));
+  if (!advice.empty()) fmt::print(stderr, "warning: {}\n", advice);
+  Measurements measured{.host = host_name(),
+                        .date = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
+                        .cores = available_cores(),
+                        .memory_bytes = static_cast<double>(machine_memory().total_bytes)};
+  std::string last;
+  const auto report = [&](double, const std::string& what) {
+    if (what != last) fmt::print(stderr, "{:4.0f} s  measuring {}\n", seconds_since(begin), what);
+    last = what;
+  };
+  measure_kernels(measured, kKernelShare * arguments.seconds, report);
+  for (const int ranks : kGroups) {
+    report(1, fmt::format("messages between {} ranks", ranks));
+    measure_group(measured, ranks, kGroupShare * arguments.seconds);
+  }
+  Hardware hardware = fit_hardware(measured);
+  report(1, "steps of one device");
+  fit_step(hardware, kStepShare * arguments.seconds);
+  report(1, "steps of two ranks");
+  fit_calls(hardware);
+  const FitErrors errors = fit_errors(hardware, measured);
+  fmt::print(
+      stderr,
+      "{:4.0f} s  the profile explains the measured times with mean errors of {:.0f} % for products, {:.0f} % for "
+      "attention, {:.0f} % for memory-bound kernels and {:.0f} % for messages\n",
+      seconds_since(begin), 100 * errors.products, 100 * errors.attention, 100 * errors.kernels,
+      100 * errors.collectives);
+  if (arguments.write.empty()) {
+    std::fputs(to_toml(hardware).c_str(), stdout);
+    return kDone;
+  }
+  write_text(arguments.write, to_toml(hardware));
+  fmt::print("the profile is in {}; use it as orthant plan RUN_FILE --hardware {}\n", arguments.write, arguments.write);
+  return kDone;
+}
+
+}  // namespace orthant
