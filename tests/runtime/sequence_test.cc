@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "config/parallelism_check.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
 #include "tests/support/sequence_cuts.h"
@@ -176,7 +177,8 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
                                    std::pair{"window", "1"}}) {
     auto keys = rest;
     keys.push_back(fmt::format("parallelism.context_parallel_{}={}", key, value));
-    const std::vector<std::string> idle = run.plan(2, keys).idle_settings;
+    const Plan plan = run.plan(2, keys);
+    const std::vector<std::string> idle = idle_settings(plan.given, plan.mesh);
     ASSERT_EQ(idle.size(), 1U) << key;
     EXPECT_TRUE(says(idle[0], {fmt::format("context_parallel_{} = ", key),
                                "has no effect, because parallelism.context_parallel_ring is 1 on these ranks"}));
