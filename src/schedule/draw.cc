@@ -6,18 +6,15 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <set>
 
 #include "base/errors.h"
-#include "base/text.h"
 
 namespace orthant {
 namespace {
 
 constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine = 20, kBottom = 40;
 constexpr double kBox = 30, kThin = 7, kGap = 10;
-constexpr double kCurve = 120, kCurveTop = 44;  // height of the memory curve, and room for its title above it
 constexpr double kLowestBox = 16, kPale = 0.6;  // height of a rank's last stage; opacity of all but its first stage
 constexpr size_t kMostTitles = 5000;  // drawings with more boxes have no tooltips
 
@@ -25,8 +22,7 @@ constexpr std::string_view kStyle = R"(<style>
 text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#24292f}
 .head{font-size:16px;font-weight:600}.dim{fill:#6e7781}.box{font-size:11px;text-anchor:middle}
 .ground{fill:#ffffff}.band{fill:#f0f2f5}.line{stroke:#d0d7de;stroke-width:1}
-.dark{fill:#1b1f24}.pale{fill:#ffffff}.memory{fill:#0072b2;fill-opacity:0.55}.base{fill:#0072b2;fill-opacity:0.8}
-.limit{stroke:#d55e00;stroke-width:1.5;stroke-dasharray:6 4}
+.dark{fill:#1b1f24}.pale{fill:#ffffff}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#8d96a0}.ground{fill:#0d1117}.band{fill:#1c2128}
 .line{stroke:#30363d}.dark{fill:#1b1f24}.pale{fill:#ffffff}}
 </style>
@@ -98,11 +94,10 @@ int chunk(const Schedule& schedule, int stage) {
 
 class Drawing {
  public:
-  Drawing(const Schedule& schedule, const Timeline& timeline, std::string_view what, const MemoryCurve* memory)
+  Drawing(const Schedule& schedule, const Timeline& timeline, std::string_view what)
       : schedule_(schedule),
         timeline_(timeline),
         what_(what),
-        memory_(memory),
         scale_(timeline.makespan, timeline.unit == "s"),
         bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
@@ -112,7 +107,7 @@ class Drawing {
   std::string svg() {
     const size_t ranks = schedule_.rows.size();
     const double bottom = bands_.y(static_cast<int>(ranks)) - kGap;
-    const double height = bottom + kBottom + (memory_ != nullptr ? kCurveTop + kCurve : 0);
+    const double height = bottom + kBottom;
     put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
         "role=\"img\">\n",
         kWidth, height);
@@ -124,7 +119,6 @@ class Drawing {
     axis(bottom);
     for (size_t rank = 0; rank < ranks; ++rank) band(static_cast<int>(rank));
     for (const Span& span : timeline_.spans) box(span);
-    if (memory_ != nullptr) memory_curve(bottom + kBottom + kCurveTop);
     out_ += "</svg>\n";
     return std::move(out_);
   }
@@ -220,47 +214,6 @@ class Drawing {
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
-  /// Draws the memory as an area of steps. An Action without a span of its own adds to the step of the Action before
-  /// it.
-  void memory_curve(double top) {
-    const std::vector<Action>& row = schedule_.rows[static_cast<size_t>(memory_->pipeline_rank)];
-    std::map<Action, double> starts;
-    for (const Span& span : timeline_.spans) {
-      if (span.rank == memory_->pipeline_rank) starts.emplace(span.action, span.start);
-    }
-    const int64_t most = memory_->base_bytes + (row.empty() ? 0 : std::ranges::max(memory_->bytes));
-    const bool has_limit = memory_->limit_bytes > 0 && memory_->limit_bytes < 2 * most;
-    const auto highest = static_cast<double>(std::max({most, has_limit ? memory_->limit_bytes : 0, int64_t{1}}));
-    const double bottom = top + kCurve;
-    const auto y = [&](int64_t bytes) { return bottom - kCurve * static_cast<double>(bytes) / highest; };
-    put("<text x=\"{}\" y=\"{:.1f}\">{}: at most {}, of which {} all the time</text>\n", kLeft, top - 10,
-        memory_->title, format_bytes(static_cast<double>(most)),
-        format_bytes(static_cast<double>(memory_->base_bytes)));
-    put("<path class=\"memory\" d=\"M{} {:.1f}", kLeft, bottom);
-    double x = kLeft;
-    int64_t level = memory_->base_bytes;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const int64_t bytes = memory_->base_bytes + memory_->bytes[i];
-      const auto start = starts.find(row[i]);
-      const double at = start == starts.end() ? x : std::max(x, scale_.x(start->second));
-      if (at == x) {
-        level = std::max(level, bytes);
-      } else if (bytes != level) {
-        put("V{:.1f}H{:.2f}", y(level), at);
-        level = bytes;
-      }
-      x = at;
-    }
-    put("V{:.1f}H{}V{:.1f}Z\"/>\n", y(level), kWidth - kRight, bottom);
-    put("<rect class=\"base\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>\n", kLeft, y(memory_->base_bytes),
-        kWidth - kLeft - kRight, bottom - y(memory_->base_bytes));
-    if (!has_limit) return;
-    put("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight,
-        y(memory_->limit_bytes));
-    put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">a device has {}</text>\n", kWidth - kRight - 4,
-        y(memory_->limit_bytes) - 4, format_bytes(static_cast<double>(memory_->limit_bytes)));
-  }
-
   /// Height of a box. It decreases evenly from the rank's first stage to its last, because many different shades would
   /// be impossible to tell apart.
   double box_height(int chunk) const {
@@ -271,7 +224,6 @@ class Drawing {
   const Schedule& schedule_;
   const Timeline& timeline_;
   std::string_view what_;
-  const MemoryCurve* memory_;  // may be null
   const Scale scale_;
   Bands bands_;
   std::vector<int> chunks_;  // index of the stage among those of its rank, by stage
@@ -285,15 +237,10 @@ class Drawing {
 
 }  // namespace
 
-std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what,
-                     const MemoryCurve* memory) {
+std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what) {
   ORTHANT_CHECK(timeline.peak_in_flight.size() == schedule.rows.size(), timeline.peak_in_flight.size(),
                 schedule.rows.size());
-  if (memory != nullptr) {
-    ORTHANT_CHECK(memory->bytes.size() == schedule.rows[static_cast<size_t>(memory->pipeline_rank)].size(),
-                  memory->bytes.size());
-  }
-  return Drawing(schedule, timeline, what, memory).svg();
+  return Drawing(schedule, timeline, what).svg();
 }
 
 }  // namespace orthant

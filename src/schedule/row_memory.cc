@@ -25,8 +25,7 @@ class RowWalk {
         bytes_of_(bytes_of),
         units_(units),
         stage_with_loss_(stage_with_loss),
-        leaving_(row.size()),
-        trace_(row.size()) {
+        leaving_(row.size()) {
     for (const Action& action : row) {
       if (action.kind == F) stages_.insert(action.stage);
     }
@@ -36,7 +35,6 @@ class RowWalk {
   }
 
   const RowBytes& most() const { return most_; }
-  const std::vector<int64_t>& trace() const { return trace_; }
 
  private:
   void follow(const Action& action) {
@@ -57,7 +55,6 @@ class RowWalk {
     const HeldBytes held{kept_, messages_, sums_, units_bytes_, transient};
     most_.kept = std::max(most_.kept, kept_);
     if (held.total() > most_.peak.total()) most_.peak = held, most_.at = row_[at_];
-    trace_[at_] = std::max(trace_[at_], held.total());
   }
 
   /// The device holds the offloaded activations of the block that computes, which the pass counts, and of one other
@@ -191,7 +188,6 @@ class RowWalk {
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
-  std::vector<int64_t> trace_;    // the most bytes held, by the index of the Action
 };
 
 }  // namespace
@@ -199,18 +195,9 @@ class RowWalk {
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
 RowBytes RowMemory::peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
-      .most();
-}
-
-std::vector<int64_t> RowMemory::trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss(units))
-      .trace();
-}
-
-int RowMemory::stage_with_loss(const std::vector<UnitBytes>& units) const {
   const bool shards_output = !units.empty() && !vocabulary_kinds(schedule_).output.empty();
-  return shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
+  const int stage_with_loss = shards_output ? -1 : static_cast<int>(schedule_.stage_owner.size()) - 1;
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of, units, stage_with_loss).most();
 }
 
 }  // namespace orthant

@@ -62,10 +62,10 @@ struct HeldBytes {
 
 /// Peaks of one row.
 struct RowBytes {
-  int64_t kept = 0;     // the most activations
-  HeldBytes peak = {};  // the most of all
-  Action at = {};       // the Action that reaches this peak first
-  int64_t host = 0;  // activations in host memory
+  int64_t kept = 0;       // the most activations
+  HeldBytes peak = {};    // the most of all
+  Action at = {};         // the Action that reaches this peak first
+  int64_t host = 0;       // activations in host memory
   int64_t offloaded = 0;  // the sum of all activations that were copied there
 };
 
@@ -80,12 +80,8 @@ class RowMemory {
   /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage: zeros for a microbatch
   /// whose passes this rank skips. `units`: by stage; empty if weights and gradients are not sharded.
   RowBytes peak(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
-  /// The most bytes held during each Action of the row.
-  std::vector<int64_t> trace(int rank, const BytesOf& bytes_of, const std::vector<UnitBytes>& units = {}) const;
 
  private:
-  int stage_with_loss(const std::vector<UnitBytes>& units) const;
-
   const Schedule& schedule_;
   const PerResult<int> send_completions_;
 };

@@ -251,29 +251,5 @@ TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
   EXPECT_TRUE(empty["traceEvents"].empty());
 }
 
-// The curve has a step for each change of the memory, and a line for the device's memory if that is near.
-TEST(Draw, HasTheMemoryOfARank) {
-  const Schedule schedule = add_messages(one_f_one_b(2, 3));
-  const Timeline timeline = simulate(schedule, Durations::of(1, 1, 1));
-  MemoryCurve memory{.pipeline_rank = 1, .title = "memory of rank 1", .base_bytes = 1 << 30};
-  memory.bytes.assign(schedule.rows[1].size(), 1 << 30);
-  const std::string flat = draw_svg(schedule, timeline, "Planned", &memory);
-  EXPECT_TRUE(balanced(flat));
-  EXPECT_NE(flat.find("memory of rank 1: at most 2.0 GiB, of which 1.0 GiB all the time"), std::string::npos) << flat;
-  EXPECT_EQ(flat.find("a device has"), std::string::npos);
-  memory.limit_bytes = 3 * (int64_t{1} << 29);
-  memory.bytes.back() = 1 << 29;
-  const std::string stepped = draw_svg(schedule, timeline, "Planned", &memory);
-  EXPECT_NE(stepped.find("a device has 1.5 GiB"), std::string::npos);
-  const auto steps = [](const std::string& svg) {
-    const size_t begin = svg.find("<path class=\"memory\"");
-    const std::string path = svg.substr(begin, svg.find("/>", begin) - begin);
-    return std::ranges::count(path, 'H');
-  };
-  EXPECT_EQ(steps(flat), 2);  // before the first Action, and from it on
-  EXPECT_EQ(steps(stepped), 3);
-  EXPECT_EQ(draw_svg(schedule, timeline, "Planned").find("class=\"memory\" d="), std::string::npos);
-}
-
 }  // namespace
 }  // namespace orthant::draw_test
