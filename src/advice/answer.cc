@@ -203,8 +203,9 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan) {
     }
   };
   for (const Alternative& other : alternatives_to(plan)) consider(other);
+  const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan);
   for (const ZeroChoice& zero : zero_choices(plan)) {
-    for (const RecomputationChoice& recompute : recomputation_choices(plan)) {
+    for (const RecomputationChoice& recompute : recomputations) {
       if (recompute.setting.layers > 1) continue;
       consider_changed([&](Config& other) {
         set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));

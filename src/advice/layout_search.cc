@@ -8,6 +8,7 @@
 #include <set>
 
 #include "advice/answer.h"
+#include "advice/candidates.h"
 #include "advice/memory_limit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
@@ -35,14 +36,6 @@ const std::vector<std::string> kSearchedKeys = {"parallelism.tensor_parallel_deg
                                                 "activation_checkpoint.operations",
                                                 "training.local_batch_size"};
 
-std::vector<int64_t> divisors(int64_t number) {
-  std::vector<int64_t> found;
-  for (int64_t i = 1; i <= number; ++i) {
-    if (number % i == 0) found.push_back(i);
-  }
-  return found;
-}
-
 std::string recomputation_text(const ActivationCheckpointConfig& setting) {
   if (setting.mode == "none") return "";
   return "; recomputes " + (setting.mode == "full" ? "blocks" : join(setting.operations, " + "));
@@ -55,11 +48,11 @@ class LayoutSearch {
   }
 
   SearchResult run() {
-    for (const int64_t tensor : choices("parallelism.tensor_parallel_degree", divisors(facts_.ranks),
+    for (const int64_t tensor : choices("parallelism.tensor_parallel_degree", divisors_of(facts_.ranks),
                                         base_.parallelism.tensor_parallel_degree)) {
       if (tensor > facts_.hardware->device.per_host) break;  // its messages are in every layer
       const int64_t rest = facts_.ranks / tensor;
-      for (const int64_t pipeline : choices("parallelism.pipeline_parallel_degree", divisors(rest),
+      for (const int64_t pipeline : choices("parallelism.pipeline_parallel_degree", divisors_of(rest),
                                             base_.parallelism.pipeline_parallel_degree)) {
         if (pipeline <= base_.model.num_hidden_layers) search_sequences(tensor, pipeline, rest / pipeline);
       }
@@ -83,11 +76,11 @@ class LayoutSearch {
   void search_sequences(int64_t tensor, int64_t pipeline, int64_t rest) {
     const bool is_given = is_set("parallelism.context_parallel_ulysses") || is_set("parallelism.context_parallel_ring");
     const auto& p = base_.parallelism;
-    for (const int64_t ranks : divisors(rest)) {
+    for (const int64_t ranks : divisors_of(rest)) {
       if (ranks > kMostSequenceRanks) return;
       if (is_given && ranks != p.context_parallel_ulysses * p.context_parallel_ring) continue;
       const size_t fitting = result_.fitting.size();
-      for (const int64_t ulysses : divisors(ranks)) {
+      for (const int64_t ulysses : divisors_of(ranks)) {
         if (is_given && ulysses != p.context_parallel_ulysses) continue;
         Config config = base_;
         config.parallelism.tensor_parallel_degree = tensor;
