@@ -17,17 +17,6 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-std::vector<int64_t> divisors_of(int64_t number) {
-  std::vector<int64_t> low, high;
-  for (int64_t i = 1; i * i <= number; ++i) {
-    if (number % i != 0) continue;
-    low.push_back(i);
-    if (i * i != number) high.push_back(number / i);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 double log_distance(int64_t a, int64_t b) {
   const auto at_least_1 = [](int64_t value) { return static_cast<double>(std::max<int64_t>(value, 1)); };
   return std::abs(std::log(at_least_1(a)) - std::log(at_least_1(b)));
@@ -154,6 +143,17 @@ struct Enumerate {
 };
 
 }  // namespace
+
+std::vector<int64_t> divisors_of(int64_t number) {
+  std::vector<int64_t> low, high;
+  for (int64_t i = 1; i * i <= number; ++i) {
+    if (number % i != 0) continue;
+    low.push_back(i);
+    if (i * i != number) high.push_back(number / i);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
 
 std::vector<std::string> candidates(const Config& config, const std::string& key, const std::vector<double>& numbers,
                                     int64_t reach) {

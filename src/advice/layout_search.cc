@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "advice/answer.h"
+#include "advice/candidates.h"
 #include "advice/memory_limit.h"
 #include "advice/tensor_choices.h"
 #include "advice/zero_choices.h"
@@ -26,14 +27,6 @@ namespace {
 constexpr size_t kRefined = 12;  // layouts whose schedule and placement of the vocabulary are varied further
 constexpr int64_t kMostSequenceRanks = 64;
 constexpr int64_t kMostLocalBatch = 8;
-
-std::vector<int64_t> divisors(int64_t number) {
-  std::vector<int64_t> found;
-  for (int64_t i = 1; i <= number; ++i) {
-    if (number % i == 0) found.push_back(i);
-  }
-  return found;
-}
 
 // A mesh and a size of microbatches.
 struct Shape {
@@ -97,7 +90,7 @@ class LayoutSearch {
       return {{.rows = static_cast<int>(rows), .columns = static_cast<int>(columns), .depth = static_cast<int>(depth)}};
     }
     std::vector<TensorPlan> plans;
-    for (const int64_t ranks : choices("parallelism.tensor_parallel_degree", divisors(facts_.ranks),
+    for (const int64_t ranks : choices("parallelism.tensor_parallel_degree", divisors_of(facts_.ranks),
                                        p.tensor_parallel_degree)) {
       const bool given = is_set("parallelism.tensor_parallel_degree");
       if (!given && ranks > facts_.hardware->device.per_host) break;  // its messages are in every layer
@@ -122,7 +115,7 @@ class LayoutSearch {
   std::vector<Shape> find_shapes() {
     std::vector<Shape> shapes;
     const auto& p = base_.parallelism;
-    const auto all = divisors(facts_.ranks);
+    const auto all = divisors_of(facts_.ranks);
     const auto pipelines = choices("parallelism.pipeline_parallel_degree", all, p.pipeline_parallel_degree);
     const auto ulysses = choices("parallelism.context_parallel_ulysses", all, p.context_parallel_ulysses);
     const auto rings = choices("parallelism.context_parallel_ring", all, p.context_parallel_ring);

@@ -268,9 +268,9 @@ void check_layers(const Config& config, int64_t stages) {
   if (sum != layers) refuse_layers(fmt::format("must add up to {}, not to {}", config.locate(kLayersOfModel), sum));
 }
 
-// Completes the schedule, which assumes equal durations, with the passes of the sharded vocabulary. Or makes it again,
-// for the stages' mean durations, if that is faster and no rank then holds more. This matters for generators that place
-// W by durations.
+// Completes the schedule, which assumes equal durations, with the passes of the sharded vocabulary. The schedule that
+// its generator makes for the stages' mean durations replaces it, if that is faster and no rank then holds more. This
+// matters for generators that place W by durations.
 Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const std::vector<Stage>& stages,
                        const Durations& durations) {
   const auto complete = [&](const Schedule& own) {

@@ -40,8 +40,9 @@ class DeadStage(ProcessTest):
 class InAStep(DeadStage):
     """The rank dies while it carries out its row of a step. Steps are long, so that the signal arrives within one."""
 
-    ACTION = (r"\d+((F|B|I|W|S|T|E|EB|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+|FINALIZE|STEP), "
-              r"action \d+ of \d+ of step \d+")
+    # With post-validation, a rank awaits the sum of the gradient norm after its row.
+    ACTION = (r"(\d+((F|B|I|W|S|T|E|EB|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+|FINALIZE|STEP), "
+              r"action \d+ of \d+ of step \d+|receiving the gradient norm of step \d+)")
 
     def check(self, schedule, ranks, victim, number, *keys):
         with self.subTest(schedule, keys=keys):
