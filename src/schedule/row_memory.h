@@ -58,6 +58,7 @@ struct HeldBytes {
   int64_t temporaries = 0;   // of the Action that runs
 
   int64_t total() const { return activations + messages + partial_sums + units + temporaries; }
+  bool operator==(const HeldBytes&) const = default;
 };
 
 /// Peaks of one row.

@@ -36,7 +36,7 @@ std::vector<int> classes_of_ranks(const Json& plan) {
 TEST(PlanJson, HasEachRanksNumbers) {
   const Plan plan = plan_of(12, {"pipeline_parallel_degree=2", "tensor_parallel_degree=2", "zero_stage=1"},
                             {"training.global_batch_size=8", "training.local_batch_size=2"});
-  const Json json = Json::parse(plan_json(plan));
+  const Json json = Json::parse(plan_json(plan, {}));
   EXPECT_EQ(json["version"], kPlanJsonVersion);
   const std::vector<int> classes = classes_of_ranks(json);
   for (int rank = 0; rank < 12; ++rank) {
@@ -64,7 +64,7 @@ TEST(PlanJson, HasEachRanksNumbers) {
 // The example of docs/plan-json.md.
 TEST(PlanJson, ListsRanksThatHoldTheSameOnce) {
   const Plan plan = plan_of(3, {}, {"training.global_batch_size=4"});
-  const Json json = Json::parse(plan_json(plan));
+  const Json json = Json::parse(plan_json(plan, {}));
   ASSERT_EQ(json["classes"].size(), 2u);
   EXPECT_EQ(json["classes"][0]["ranks"], "0");
   EXPECT_EQ(json["classes"][1]["ranks"], "1-2");
@@ -94,7 +94,7 @@ TEST(PlanJson, IsDocumented) {
   page << std::ifstream(ORTHANT_SOURCE_DIR "/docs/plan-json.md").rdbuf();
   Plan plan = plan_of(4, {"pipeline_parallel_degree=2"});
   plan.facts.hardware = std::make_shared<const Hardware>(load_hardware("h100-8x"));
-  const Json json = Json::parse(plan_json(make_plan(plan.config, plan.facts)));
+  const Json json = Json::parse(plan_json(make_plan(plan.config, plan.facts), Sections::all()));
   EXPECT_EQ(undocumented(json, page.str()), std::vector<std::string>());
   Json other = json;
   other["classes"][0]["unheard_of"] = 1;

@@ -78,7 +78,7 @@ TEST(PublishedCosts, OfRingSelfAttentionEqualThoseOfTensorParallelism) {
     const Plan plan = base_plan(keys);
     int64_t bytes = 0;
     for (const CommunicationEntry& entry : plan.communication) {
-      if (entry.what.starts_with(what)) bytes += std::ranges::max(entry.bytes_per_rank);
+      if (entry.what.starts_with(what)) bytes += std::ranges::max(entry.bytes);
     }
     return bytes / plan.architecture.num_hidden_layers;
   };
@@ -104,7 +104,7 @@ TEST(PublishedCosts, OfUnifiedSequenceParallelismForLlama8B) {
     const Plan plan = advised_plan(parse_config("", "run.toml", keys), {.ranks = 8, .vocab_size = 257});
     int64_t bytes = 0;
     for (const CommunicationEntry& entry : plan.communication) {
-      if (entry.what.starts_with("attention")) bytes += std::ranges::max(entry.bytes_per_rank);
+      if (entry.what.starts_with("attention")) bytes += std::ranges::max(entry.bytes);
     }
     return bytes / 32;
   };
