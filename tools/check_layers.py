@@ -36,7 +36,7 @@ ROOMS = {
     "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
                  "config hardware parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
-                   "plan config hardware parallel/pipeline/plan parallel/tensor/plan schedule base"),
+                   "plan config hardware parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan schedule base"),
     "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,
                    "plan config schedule base"),
     "launch": Room("Processes, their rendezvous over a store, heartbeats and failure reports.", True, "base"),

@@ -16,6 +16,8 @@ class LongCalibrate(ProcessTest):
         self.assertEqual(plan.code, 0, plan)
         self.assertRegex(plan.out, r"  step    [0-9.e-]+ s: ")
 
+
+class Calibrate(ProcessTest):
     def test_launcher_is_refused(self):
         result = self.orthant("calibrate", env={"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": "1"})

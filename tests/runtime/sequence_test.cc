@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "config/parallelism_check.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
 #include "tests/support/sequence_cuts.h"
@@ -170,15 +171,17 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
                    {"context_parallel_ring = 4", "its 4 ranks must divide the 6 ranks", "run.ranks to "}));
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
   EXPECT_EQ(refusal(6, rest), "accepted");
-  // Settings of a ring are refused if the ring is one rank, also if it is the rest that the other degrees leave.
-  for (const auto& [key, value, legal] :
-       {std::array{"attention", "ring_self_attention", "ring_attention"}, std::array{"placement", "stripe", "zigzag"},
-        std::array{"window", "1", "0"}, std::array{"reduction", "all_reduce", "reduce_scatter"}}) {
+  // Settings of a ring have no effect if the ring is one rank, also if it is the rest that the other degrees leave. The
+  // plan names them.
+  for (const auto& [key, value] : {std::pair{"attention", "ring_self_attention"}, std::pair{"placement", "stripe"},
+                                   std::pair{"window", "1"}}) {
     auto keys = rest;
     keys.push_back(fmt::format("parallelism.context_parallel_{}={}", key, value));
-    EXPECT_EQ(refusal(2, rest), "accepted");
-    EXPECT_TRUE(says(refusal(2, keys), {fmt::format("context_parallel_{} = ", key), "context_parallel_ring = -1",
-                                        "which is 1 on these ranks", legal}));
+    const Plan plan = run.plan(2, keys);
+    const std::vector<std::string> idle = idle_settings(plan.given, plan.mesh);
+    ASSERT_EQ(idle.size(), 1U) << key;
+    EXPECT_TRUE(says(idle[0], {fmt::format("context_parallel_{} = ", key),
+                               "has no effect, because parallelism.context_parallel_ring is 1 on these ranks"}));
   }
 }
 
