@@ -1,13 +1,49 @@
-// Bounds of a layout, from its sizes and from the passes of its busiest rank.
+#include "advice/layout_bounds.h"
+
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <utility>
 
-#include "advice/layout_search.h"
 #include "config/from_config.h"
+#include "plan/microbatch_memory.h"
 #include "plan/pass_time.h"
+#include "schedule/row_memory.h"
 
 namespace orthant {
+namespace {
+
+int64_t volume_of(const ParameterInfo& parameter) {
+  return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// The most bytes of activations that each row keeps. The ranks with the smallest shards of the batch and of the
+// sequences count, so that the others keep no less.
+std::vector<int64_t> activation_bytes(const Pipeline& pipeline) {
+  const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
+  const RowMemory rows(pipeline.passes);
+  std::vector<int64_t> kept;
+  const int ranks = pipeline.mesh.axis_size(kPipeline), of_row = pipeline.mesh.size() / ranks;
+  for (int row = 0; row < ranks; ++row) {
+    std::map<std::pair<int64_t, int>, MicrobatchBytes> known;  // by number of sequences and stage
+    const auto bytes_of = [&](int stage, int microbatch) {
+      const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
+      if (sequences == 0) return MicrobatchBytes();
+      const auto [found, is_new] = known.try_emplace({sequences, stage});
+      if (is_new) {
+        const MicrobatchMemory memory = microbatch_memory(pipeline, (row + 1) * of_row - 1, sequences);
+        found->second = microbatch_bytes(memory, pipeline.stages[static_cast<size_t>(stage)],
+                                         pipeline.architecture.dropout > 0, {});
+      }
+      return found->second;
+    };
+    kept.push_back(rows.profile(row, bytes_of).peak({}).kept);
+  }
+  return kept;
+}
+
+}  // namespace
 
 double step_seconds_bound(const Config& config, const RunFacts& facts) {
   const Sharding sharding = make_sharding(config, facts);
@@ -24,25 +60,53 @@ double step_seconds_bound(const Config& config, const RunFacts& facts) {
   return seconds * static_cast<double>(sequences) / static_cast<double>(largest) * (1 - kRoundingOfSums);
 }
 
-int64_t memory_bytes_bound(const Config& config, const RunFacts& facts) {
-  const Architecture architecture = make_architecture(config, facts.vocab_size);
-  const Mesh mesh = make_mesh(config, facts.ranks);
-  const auto& p = config.parallelism;
-  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
-  const auto tensor = mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth);
-  const double held = 1.0 / (tensor * mesh.axis_size(kPipeline));  // share of a parameter that a rank holds
-  const double owned = 1.0 * mesh.axis_size(kReplica) / mesh.size();
-  const KeptElements kept = kept_gradients(config);
-  const double weights = p.zero_stage == 3 ? owned * element : held * element;
-  const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
-  const double state = config.optimizer.offload ? 0 : p.zero_stage == 0 ? held : owned;
-  double bytes = 0;
-  for (const ParameterInfo& parameter : parameter_table(architecture)) {
-    const double elements = std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
-    const auto moments = static_cast<double>(state_bytes(config.optimizer, parameter, master));
-    bytes += elements * (weights + gradients + state * moments);
+LayoutBounds::LayoutBounds(Pipeline given) : pipeline_(std::move(given)) {
+  const Pipeline& pipeline = pipeline_;
+  for (const int64_t bytes : activation_bytes(pipeline)) rows_.push_back({.activations = bytes});
+  const int master = master_bytes(pipeline.config);
+  const int64_t layers = pipeline.architecture.num_hidden_layers;
+  for (const ParameterInfo& parameter : parameter_table(pipeline.architecture)) {
+    const auto elements = static_cast<double>(volume_of(parameter));
+    const double state = elements * static_cast<double>(state_bytes(pipeline.config.optimizer, parameter, master));
+    const bool of_vocabulary = parameter.shape.size() > 1 && (parameter.layer < 0 || parameter.layer >= layers);
+    if (!pipeline.vocabulary.empty() && of_vocabulary) {
+      const auto parts = static_cast<double>(rows_.size());
+      for (Row& row : rows_) row.elements += elements / parts, row.state_bytes += state / parts;
+    } else {
+      const Stage& stage = pipeline.stages[static_cast<size_t>(pipeline.stage_of(parameter))];
+      Row& row = rows_[static_cast<size_t>(stage.owner)];
+      row.elements += elements, row.state_bytes += state;
+    }
   }
-  return static_cast<int64_t>(bytes);
+}
+
+double LayoutBounds::step_seconds() const {
+  const Timeline timeline = simulate(pipeline_.passes, pass_seconds(pipeline_, pipeline_.stages));
+  double last = 0;
+  for (const Span& span : timeline.spans) {
+    if (span.stream == Stream::compute) last = std::max(last, span.end);
+  }
+  return last * (1 - kRoundingOfSums);
+}
+
+int64_t LayoutBounds::memory_bytes(const Config& config) const {
+  const Mesh mesh = make_mesh(config, pipeline_.facts.ranks);
+  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
+  // The shares of a pipeline rank's parameters that one of its ranks holds, and owns.
+  const double held = 1.0 / (mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth));
+  const double owned = 1.0 * mesh.axis_size(kReplica) * mesh.axis_size(kPipeline) / mesh.size();
+  const KeptElements kept = kept_gradients(config);
+  const int64_t zero = config.parallelism.zero_stage;
+  const double masters = element == master ? 0 : master * (zero == 0 ? held : owned);
+  const double weights = element * (zero == 3 ? owned : held) + masters;
+  const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
+  const double state = config.optimizer.offload ? 0 : zero == 0 ? held : owned;
+  int64_t most = 0;
+  for (const Row& row : rows_) {
+    const double states = row.elements * (weights + gradients) + row.state_bytes * state;
+    most = std::max(most, static_cast<int64_t>(states) + row.activations);
+  }
+  return most;
 }
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 
 #include "advice/answer.h"
 #include "advice/candidates.h"
+#include "advice/layout_bounds.h"
 #include "advice/memory_limit.h"
 #include "advice/tensor_choices.h"
 #include "advice/zero_choices.h"
@@ -189,44 +190,33 @@ class LayoutSearch {
     return config;
   }
 
-  /// Tries three schedules. Those whose passes alone take too long are left out.
+  /// Tries three schedules.
   void search_passes(const Shape& shape) {
     const Config config = configure(shape);
-    if (shape.pipeline == 1) return search_states(shape, config);
-    std::vector<std::pair<double, Config>> orders;
-    const auto add_order = [&](const Config& other) {
-      try {
-        const Pipeline pipeline = make_pipeline(make_sharding(other, facts_));
-        const Timeline timeline = simulate(pipeline.passes, pass_seconds(pipeline, pipeline.stages));
-        double last = 0;
-        for (const Span& span : timeline.spans) {
-          if (span.stream == Stream::compute) last = std::max(last, span.end);
-        }
-        orders.emplace_back(last * (1 - kRoundingOfSums), other);
-      } catch (const ConfigError&) {
-        ++result_.refused;
-      }
-    };
-    if (is_set("parallelism.pipeline_parallel_schedule")) {
-      add_order(config);
-    } else {
-      for (const auto& [schedule, stages] : std::vector<std::pair<const char*, int>>{
-               {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
-        if (stages * shape.pipeline > base_.model.num_hidden_layers) continue;
-        Config other = config;
-        other.parallelism.pipeline_parallel_schedule = schedule;
-        add_order(other);
-      }
-    }
-    std::ranges::stable_sort(orders, {}, [](const auto& order) { return order.first; });
-    for (const auto& [bound, order] : orders) {
-      if (bound < limit(shape.kind())) search_states(shape, order);
+    if (shape.pipeline == 1 || is_set("parallelism.pipeline_parallel_schedule")) return search_schedule(shape, config);
+    for (const auto& [schedule, stages] : std::vector<std::pair<const char*, int>>{
+             {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+      if (stages * shape.pipeline > base_.model.num_hidden_layers) continue;
+      Config other = config;
+      other.parallelism.pipeline_parallel_schedule = schedule;
+      search_schedule(shape, other);
     }
   }
 
-  /// Tries every stage of ZeRO, with the states sharded over all data ranks or over those of a host.
-  void search_states(const Shape& shape, const Config& config) {
-    for (const Config& other : with_states(shape, config)) search_recomputation(shape, other);
+  /// Tries every stage of ZeRO, each with more and more recomputation until the layout fits. More recomputation never
+  /// makes a step shorter. Layouts whose passes alone take too long, or whose bound of memory does not fit, are left
+  /// out.
+  void search_schedule(const Shape& shape, const Config& config) {
+    std::vector<Config> states = with_states(shape, config);
+    for (const ActivationCheckpointConfig& setting : recomputations()) {
+      const auto bounds = bounds_of(config, setting);
+      if (!bounds || bounds->step_seconds() >= limit(shape.kind())) return;
+      std::erase_if(states, [&](Config& state) {
+        if (!may_fit(bounds->memory_bytes(state))) return false;
+        state.activation_checkpoint = setting;
+        return add_below(shape.kind(), state) != Outcome::too_large;
+      });
+    }
   }
 
   std::vector<Config> with_states(const Shape& shape, const Config& config) const {
@@ -263,22 +253,19 @@ class LayoutSearch {
             {.mode = "full"}};
   }
 
-  /// Tries more and more recomputation until the layout fits. More recomputation never makes a step shorter.
-  void search_recomputation(const Shape& shape, const Config& config) {
-    if (!may_fit(config)) return;
-    for (const ActivationCheckpointConfig& setting : recomputations()) {
-      Config other = config;
-      other.activation_checkpoint = setting;
-      const bool recomputes = setting.mode != "none";
-      if (recomputes && step_seconds_bound(other, facts_) >= limit(shape.kind())) return;
-      if (add(shape.kind(), other) != Outcome::too_large) return;
+  std::optional<LayoutBounds> bounds_of(Config config, const ActivationCheckpointConfig& recomputation) {
+    config.activation_checkpoint = recomputation;
+    try {
+      return LayoutBounds(make_pipeline(make_sharding(config, facts_)));
+    } catch (const ConfigError&) {
+      ++result_.refused;
+      return std::nullopt;
     }
   }
 
-  bool may_fit(const Config& config) const {
-    const auto bytes = static_cast<double>(memory_bytes_bound(config, facts_));
-    const double limit = base_.run.memory_gib_per_rank * 0x1p30;
-    return bytes <= facts_.hardware->device.memory_bytes && (limit == 0 || bytes <= limit);
+  bool may_fit(int64_t bytes) const {
+    const double limit = base_.run.memory_gib_per_rank * 0x1p30, tensors = static_cast<double>(bytes);
+    return tensors <= facts_.hardware->device.memory_bytes && (limit == 0 || tensors <= limit);
   }
 
   /// Plans the best pipelines again with the other schedules and placements of the vocabulary.
@@ -318,9 +305,11 @@ class LayoutSearch {
     const int64_t least_batch = std::ranges::min_element(shapes, {}, &Shape::local_batch)->local_batch;
     for (const Shape& shape : shapes) {
       if (shape.local_batch != least_batch) continue;
+      const auto bounds = bounds_of(configure(shape), recomputations().back());
+      if (!bounds) continue;
       for (Config& config : with_states(shape, configure(shape))) {
         config.activation_checkpoint = recomputations().back();
-        const int64_t bound = memory_bytes_bound(config, facts_);
+        const int64_t bound = bounds->memory_bytes(config);
         all.emplace_back(bound, std::pair(shape, std::move(config)));
       }
     }
@@ -331,7 +320,18 @@ class LayoutSearch {
     }
   }
 
-  enum class Outcome { fits, too_large, refused };
+  enum class Outcome { fits, too_large, too_slow, refused };
+  /// Plans the layout if its step is short enough to be of interest.
+  Outcome add_below(const std::string& kind, const Config& config) {
+    try {
+      check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
+      if (plan_step_time(config, facts_).seconds >= limit(kind)) return Outcome::too_slow;
+    } catch (const ConfigError&) {
+      ++result_.refused;
+      return Outcome::refused;
+    }
+    return add(kind, config);
+  }
   Outcome add(const std::string& kind, const Config& config) {
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});

@@ -23,9 +23,6 @@ namespace orthant {
 
 /// Layouts that the search lists before the best of each kind, and that its winner is among.
 inline constexpr size_t kShown = 10;
-/// Sums of seconds in another order differ by less than this share.
-inline constexpr double kRoundingOfSums = 1e-9;
-
 /// The keys that the search sets.
 const std::vector<std::string>& searched_keys();
 
@@ -45,12 +42,6 @@ struct SearchResult {
   int64_t planned = 0, refused = 0;     // numbers of layouts
   int64_t shapes = 0, left_out = 0;     // numbers of shapes, and of those that the bound excludes
 };
-
-/// Lower bound of the step time of a layout: the passes of the pipeline rank with most layers. It does not depend on
-/// ZeRO, the schedule or the vocabulary's placement. Requires facts.hardware.
-double step_seconds_bound(const Config& config, const RunFacts& facts);
-/// Lower bound of the largest rank's memory: the mean of weights, gradients and optimizer state over all ranks.
-int64_t memory_bytes_bound(const Config& config, const RunFacts& facts);
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware.
 SearchResult search_layouts(const Config& config, const RunFacts& facts);

@@ -48,22 +48,34 @@ void join_equal_classes(Plan& plan, const std::vector<RankValues>& ranks) {
   for (CommunicationEntry& entry : plan.communication) keep(entry.calls), keep(entry.bytes);
 }
 
+// Simulates the step of a plan that has its placement.
+void add_times(Plan& plan, const ParameterShards& held) {
+  const bool in_seconds = plan.facts.hardware != nullptr;
+  const Durations durations = in_seconds ? action_seconds(plan, held) : estimate_durations(plan, plan.stages);
+  plan.timeline = simulate(plan.schedule, durations);
+  if (!in_seconds) plan.timeline.unit = "mean forwards of a rank";
+  plan.row_interval = plan.post_validates() ? step_interval(plan.schedule, durations) : plan.timeline.makespan;
+  if (in_seconds) plan.step_time = count_step_time(plan, held, plan.timeline, plan.row_interval);
+}
+
 }  // namespace
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
   Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
   const ParameterShards held(plan);
-  const Durations durations = facts.hardware ? action_seconds(plan, held) : estimate_durations(plan, plan.stages);
-  plan.timeline = simulate(plan.schedule, durations);
-  if (!facts.hardware) plan.timeline.unit = "mean forwards of a rank";
-  plan.row_interval = plan.post_validates() ? step_interval(plan.schedule, durations) : plan.timeline.makespan;
-  if (facts.hardware) plan.step_time = count_step_time(plan, held, plan.timeline, plan.row_interval);
+  add_times(plan, held);
   const RankTable ranks(plan, held);
   plan.classes = ranks.classes();
   plan.memory = count_memory(plan, ranks.values());
   plan.communication = count_communication(plan, ranks.values());
   join_equal_classes(plan, ranks.values());
   return plan;
+}
+
+StepTime plan_step_time(const Config& config, const RunFacts& facts) {
+  Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
+  add_times(plan, ParameterShards(plan));
+  return *plan.step_time;
 }
 
 void check_plan(const Config& config, const RunFacts& facts) {

@@ -95,6 +95,10 @@ Plan make_generation_plan(Plan plan);
 /// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
+/// The step time of the run's plan, whose memory and messages are not counted. Requires facts.hardware. Throws
+/// ConfigError if the run is impossible.
+StepTime plan_step_time(const Config& config, const RunFacts& facts);
+
 /// Checks the laws that make_plan() checks, without planning: the cost does not grow with the ranks. Throws
 /// ConfigError.
 void check_plan(const Config& config, const RunFacts& facts);

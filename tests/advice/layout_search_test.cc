@@ -10,6 +10,7 @@
 
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
+#include "advice/layout_bounds.h"
 #include "advice/tensor_choices.h"
 #include "base/errors.h"
 #include "tests/support/says.h"
@@ -111,7 +112,7 @@ TEST(LayoutSearch, BoundsAreBounds) {
       try {
         const Plan plan = make_plan(config, facts);
         const double seconds = step_seconds_bound(config, facts) / plan.step_time->seconds;
-        const double memory = static_cast<double>(memory_bytes_bound(config, facts)) /
+        const double memory = static_cast<double>(LayoutBounds(make_pipeline(make_sharding(config, facts))).memory_bytes(config)) /
                               static_cast<double>(plan.largest_memory_bytes());
         EXPECT_LE(seconds, 1) << plan.mesh_and_kind() << " " << words.front();
         EXPECT_LE(memory, 1) << plan.mesh_and_kind() << " " << words.front();

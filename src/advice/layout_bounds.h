@@ -1,0 +1,40 @@
+// Lower bounds of a layout's step time and memory. They cost much less than its plan, so that a search can leave out
+// most layouts without planning them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/pipeline.h"
+
+namespace orthant {
+
+/// Sums of seconds in another order differ by less than this share.
+inline constexpr double kRoundingOfSums = 1e-9;
+
+/// Lower bound of the step time: the passes of the pipeline rank with most layers. It does not depend on ZeRO, the
+/// schedule or the vocabulary's placement. Requires facts.hardware.
+double step_seconds_bound(const Config& config, const RunFacts& facts);
+
+/// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
+class LayoutBounds {
+ public:
+  explicit LayoutBounds(Pipeline pipeline);
+  /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
+  double step_seconds() const;
+  /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer state
+  /// over the ranks of a pipeline rank, and the activations that their row keeps. `config` has the stage of ZeRO.
+  int64_t memory_bytes(const Config& config) const;
+
+ private:
+  // A pipeline rank.
+  struct Row {
+    double elements = 0;      // of its parameters
+    double state_bytes = 0;   // of their optimizer state
+    int64_t activations = 0;  // bytes on one rank
+  };
+  Pipeline pipeline_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace orthant
