@@ -22,8 +22,8 @@ class LayoutBounds {
   explicit LayoutBounds(Pipeline pipeline);
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
-  /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer state
-  /// over the ranks of a pipeline rank, and the activations that their row keeps. `config` has the stage of ZeRO.
+  /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer
+  /// state over the ranks of a pipeline rank, and the activations that their row keeps. `config` has the stage of ZeRO.
   int64_t memory_bytes(const Config& config) const;
 
  private:
