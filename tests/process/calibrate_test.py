@@ -14,7 +14,7 @@ class LongCalibrate(ProcessTest):
             self.assertIn(f'[{table}]\norigin = "measured: ', profile)
         plan = self.orthant("plan", "run.toml", "--hardware", "machine.toml")
         self.assertEqual(plan.code, 0, plan)
-        self.assertRegex(plan.out, r"  step    [0-9.e-]+ s: ")
+        self.assertRegex(plan.out, r"(?m)^step +[0-9.e-]+ s: ")
 
 
 class Calibrate(ProcessTest):
