@@ -8,6 +8,7 @@
 
 #include "advice/layout_search.h"
 #include "advice/memory_limit.h"
+#include "advice/plan_json.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -109,21 +110,21 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
                      std::min(kShown, result.fitting.size()));
 }
 
-std::string search_json(const SearchResult& result) {
+std::string search_json(const SearchResult& result, const RunFacts& facts) {
   using Json = nlohmann::ordered_json;
-  Json out = {{"version", 1},
-              {"planned", result.planned},
-              {"refused", result.refused},
-              {"shapes", result.shapes},
-              {"left_out", result.left_out},
-              {"search", Json::array()}};
+  Json out = {{"version", kPlanJsonVersion}};
+  const FoundLayout* shown = result.fitting.empty() ? nullptr : &result.fitting.front();
+  if (!shown && result.smallest) shown = &*result.smallest;
+  if (shown) out = Json::parse(plan_json(make_plan(shown->config, facts), {}));
+  out["searched"] = {{"planned", result.planned},
+                     {"refused", result.refused},
+                     {"meshes", result.shapes},
+                     {"left_out", result.left_out}};
+  out["search"] = Json::array();
   for (const FoundLayout& found : result.fitting) {
     Json settings = Json::object();
     Config config = found.config;
-    for (const Key& key : config_table()) {
-      if (std::ranges::find(searched_keys(), key.full_name()) == searched_keys().end()) continue;
-      settings[key.full_name()] = value_text(key, config);
-    }
+    for (const std::string& name : searched_keys()) settings[name] = Json::parse(value_text(*find_key(name), config));
     out["search"].push_back({{"settings", settings},
                              {"step_seconds", found.time.seconds},
                              {"memory_bytes", found.memory_bytes},

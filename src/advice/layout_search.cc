@@ -97,7 +97,8 @@ class LayoutSearch {
       if (!given && ranks > facts_.hardware->device.per_host) break;  // its messages are in every layer
       for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
         const bool is_1d = plan.stream != StreamSharding::width;
-        if (!given && plan.stream == StreamSharding::width && plan.rows * plan.columns == 1) continue;  // data ranks
+        // With one row, columns are those of kind 1d with more messages, and the depth is data parallelism.
+        if (!given && plan.stream == StreamSharding::width && plan.rows == 1) continue;
         if (ranks == 1 && plan.stream != StreamSharding::tokens) continue;
         // A degree that the user sets is one of kind 1d, unless the kind is "auto".
         const bool only_1d = p.tensor_parallel_kind == "1d" && (given || is_set("parallelism.tensor_parallel_kind"));
@@ -364,6 +365,8 @@ class LayoutSearch {
 
   static FoundLayout layout_of(const Plan& plan) {
     std::string name = plan.mesh_and_kind();
+    const bool is_1d = plan.tensor.columns > 1 && plan.tensor.stream != StreamSharding::width;
+    if (is_1d && !plan.config.parallelism.tensor_parallel_sequence) name += "; no sequence parallelism";
     if (plan.schedule.rows.size() > 1) name += "; " + schedule_text(plan.config);
     const auto& recompute = plan.config.activation_checkpoint;
     if (recompute.mode == "full") name += "; recomputes blocks";

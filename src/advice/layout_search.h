@@ -54,7 +54,8 @@ Config with_chosen_layout(const Config& config, const RunFacts& facts);
 /// Returns the ten best layouts, and the best of every other kind, as a table; or the smallest memory that works.
 std::string explain_search(const SearchResult& result, const Hardware& hardware);
 
-/// Returns the layouts that fit, as a JSON object {"search": [{settings, step_seconds, memory_bytes, mfu}]}.
-std::string search_json(const SearchResult& result);
+/// Returns the best layout's plan as JSON, or the plan that needs least memory if none fits, with `search[]`: the
+/// layouts that fit. docs/plan-json.md documents the fields.
+std::string search_json(const SearchResult& result, const RunFacts& facts);
 
 }  // namespace orthant

@@ -32,7 +32,7 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
     throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
   }
   const SearchResult result = search_layouts(config, facts);
-  std::string text = arguments.json ? search_json(result) : explain_search(result, *facts.hardware);
+  std::string text = arguments.json ? search_json(result, facts) : explain_search(result, *facts.hardware);
   if (result.fitting.empty()) {
     std::fputs(text.c_str(), stdout);
     return result.planned > 0 ? kDone : kFailed;

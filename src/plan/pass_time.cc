@@ -326,6 +326,20 @@ double PassTimer::message(int from_pipeline_rank, int to_pipeline_rank) const {
   return message_seconds(hardware_, host(from_pipeline_rank) == host(to_pipeline_rank), bytes);
 }
 
+namespace {
+
+double seconds_of_stages(const Sharding& sharding, const std::vector<Stage>& stages, int64_t sequences) {
+  const PassTimer timer(sharding, sequences);
+  double seconds = 0;
+  for (const Stage& stage : stages) {
+    const PassTimes times = timer.stage(stage);
+    seconds += times.forward.seconds() + times.input.seconds() + times.weights.seconds();
+  }
+  return seconds;
+}
+
+}  // namespace
+
 Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stages) {
   using enum ActionKind;
   const DataShard& shard = sharding.data_shards.front();
@@ -350,8 +364,15 @@ Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stage
     const int from = stages[s].owner, to = stages[s + 1].owner;
     durations.link_times[{from, to}] = durations.link_times[{to, from}] = timer.message(from, to);
   }
+  // A smaller microbatch takes a larger share of the time than of the sequences.
+  std::map<int64_t, double> scales = {{0, 0.0}, {largest, 1.0}};
   for (const Range& microbatch : shard.microbatches) {
-    durations.microbatch_scale.push_back(static_cast<double>(microbatch.size()) / static_cast<double>(largest));
+    const auto [scale, is_new] = scales.try_emplace(microbatch.size());
+    if (is_new) {
+      scale->second = seconds_of_stages(sharding, stages, microbatch.size()) /
+                      seconds_of_stages(sharding, stages, largest);
+    }
+    durations.microbatch_scale.push_back(scale->second);
   }
   return durations;
 }

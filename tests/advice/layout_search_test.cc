@@ -220,7 +220,9 @@ TEST(LayoutSearch, ReturnsRunsThatCanBePlanned) {
   const FoundLayout& best = result.fitting.front();
   const Config again = parse_config(print_config(best.config), "best.toml", {});
   EXPECT_EQ(make_plan(again, facts).step_time->seconds, best.time.seconds);
-  const auto json = nlohmann::json::parse(search_json(result));
+  const auto json = nlohmann::json::parse(search_json(result, facts));
+  EXPECT_EQ(json["step_seconds"], best.time.seconds);
+  EXPECT_EQ(json["search"][0]["settings"]["training.local_batch_size"], best.config.training.local_batch_size);
   EXPECT_EQ(json["search"][0]["step_seconds"], best.time.seconds);
   EXPECT_EQ(json["search"].size(), result.fitting.size());
   EXPECT_TRUE(says(explain_search(result, *facts.hardware), {"search on h100-8x", "MFU", best.name}));
