@@ -81,19 +81,10 @@ std::string step_text(const Plan& plan) {
 std::string time_text(const Plan& plan) {
   const StepTime& step = *plan.step_time;
   std::vector<std::string> parts;
-  const auto add = [&](const std::string& name, double seconds) {
+  for (const auto& [name, seconds] : step.named_parts()) {
     const double percent = 100 * seconds / step.seconds;
     if (percent >= 0.05) parts.push_back(fmt::format("{} {:.1f} %", name, percent));
-  };
-  add("products", step.passes.products);
-  add("attention", step.passes.attention);
-  add("other kernels", step.passes.kernels);
-  for (const auto& [axis, seconds] : step.passes.communication) add("messages over " + axis, seconds);
-  add("idle", step.idle);
-  add("waits for cores that ranks share", step.sharing);
-  add("gradient reductions", step.reductions);
-  add("update", step.update);
-  add("gathers after it", step.gathers);
+  }
   return join(parts, ", ");
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -19,89 +18,39 @@ namespace {
 
 // The part of the step that grows most from the best layout to this one.
 std::string reason(const FoundLayout& best, const FoundLayout& other) {
-  const auto parts = [](const StepTime& time) {
-    std::map<std::string, double> all = {{"products", time.passes.products},
-                                         {"attention", time.passes.attention},
-                                         {"other kernels", time.passes.kernels},
-                                         {"idle", time.idle},
-                                         {"waits for cores", time.sharing},
-                                         {"reductions", time.reductions},
-                                         {"update", time.update},
-                                         {"gathers", time.gathers}};
-    for (const auto& [axis, seconds] : time.passes.communication) all["messages over " + axis] = seconds;
-    return all;
-  };
-  std::map<std::string, double> before = parts(best.time);
+  const auto before = best.time.named_parts();
   std::string name;
   double most = 0;
-  for (const auto& [part, seconds] : parts(other.time)) {
-    if (seconds - before[part] > most) name = part, most = seconds - before[part];
+  for (const auto& [part, seconds] : other.time.named_parts()) {
+    const auto same = std::ranges::find(before, part, [](const auto& entry) { return entry.first; });
+    const double more = seconds - (same == before.end() ? 0 : same->second);
+    if (more > most) name = part, most = more;
   }
   return name.empty() ? "" : fmt::format("{} +{:.3g} s", name, most);
 }
 
 }  // namespace
 
-const std::vector<std::string>& searched_keys() {
-  static const std::vector<std::string> keys = {"parallelism.layout",
-                                                "parallelism.tensor_parallel_kind",
-                                                "parallelism.tensor_parallel_degree",
-                                                "parallelism.tensor_parallel_mesh",
-                                                "parallelism.tensor_parallel_sequence",
-                                                "parallelism.pipeline_parallel_degree",
-                                                "parallelism.context_parallel_ulysses",
-                                                "parallelism.context_parallel_ring",
-                                                "parallelism.data_parallel_degree",
-                                                "parallelism.zero_stage",
-                                                "parallelism.zero_reshard",
-                                                "parallelism.data_parallel_replicate_degree",
-                                                "parallelism.pipeline_parallel_schedule",
-                                                "parallelism.pipeline_parallel_stages_per_rank",
-                                                "parallelism.vocabulary_parallel",
-                                                "activation_checkpoint.mode",
-                                                "activation_checkpoint.operations",
-                                                "training.local_batch_size"};
-  return keys;
-}
-
-Config with_chosen_layout(const Config& config, const RunFacts& facts) {
-  if (config.parallelism.layout != "auto") return config;
-  RunFacts with_hardware = facts;
-  if (!facts.hardware) {
-    const char* const name = config.run.device == "cuda" ? "h100-8x" : "this-cpu";
-    with_hardware.hardware = std::make_shared<const Hardware>(load_hardware(name));
-  }
-  const SearchResult result = search_layouts(config, with_hardware);
-  if (!result.fitting.empty()) return result.fitting.front().config;
-  const std::string where = config.locate("parallelism.layout");
-  if (!result.smallest) {
-    throw ConfigError(fmt::format("{} finds no legal layout of {}; set fewer keys, or change run.ranks", where,
-                                  counted(facts.ranks, "rank")));
-  }
-  throw ConfigError(fmt::format("{} finds no layout that fits: the smallest needs {} on a rank: {}; use more ranks, or "
-                                "set run.memory_gib_per_rank to {} or more",
-                                where, gib_text(result.smallest->memory_bytes), result.smallest->name,
-                                gib_number(result.smallest->memory_bytes)));
-}
-
 std::string explain_search(const SearchResult& result, const Hardware& hardware) {
   std::string text = fmt::format("search on {}: {} planned, {} fit; {} of {} meshes left out by bounds\n",
                                  hardware.name, counted(result.planned, "layout"), result.fitting.size(),
-                                 result.left_out, result.shapes);
+                                 result.left_out, result.meshes);
   if (result.fitting.empty()) {
     if (!result.smallest) return text + "  no layout of these ranks is legal\n";
     return text + fmt::format("  no layout fits; the least memory is {} on a rank: {}\n",
                               format_bytes(static_cast<double>(result.smallest->memory_bytes)), result.smallest->name);
   }
   const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "layout", "slower than the best by"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"step", "MFU", "memory", "microbatch", "layout", "longer than in the best"}};
   std::set<std::string> kinds;
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
     const bool is_first_of_kind = kinds.insert(found.kind).second;
     if (i >= kShown && !is_first_of_kind) continue;
     rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu),
-                    format_bytes(static_cast<double>(found.memory_bytes)), found.name,
+                    format_bytes(static_cast<double>(found.memory_bytes)),
+                    fmt::format("{}", found.config.training.local_batch_size), found.name,
                     i == 0 ? "" : reason(best, found)});
   }
   return text + text_table(rows) +
@@ -118,7 +67,7 @@ std::string search_json(const SearchResult& result, const RunFacts& facts) {
   if (shown) out = Json::parse(plan_json(make_plan(shown->config, facts), {}));
   out["searched"] = {{"planned", result.planned},
                      {"refused", result.refused},
-                     {"meshes", result.shapes},
+                     {"meshes", result.meshes},
                      {"left_out", result.left_out}};
   out["search"] = Json::array();
   for (const FoundLayout& found : result.fitting) {

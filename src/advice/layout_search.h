@@ -2,11 +2,11 @@
 // parallelism, stages of ZeRO, recomputation, and then schedules, vocabulary placements and microbatch sizes. Keys that
 // the run file or the command line sets stay as they are.
 //
-//   1. A shape is a mesh of tensor x pipeline x sequence x data ranks and a size of microbatches. The passes of its
-//      busiest rank are a lower bound of the step time.
-//   2. Shapes are planned in ascending order of this bound, with three schedules and all stages of ZeRO, and with the
-//      least recomputation that fits. A shape is left out if its bound is not below the tenth best step, unless no
-//      layout of its kind fits yet. The winner is the best of this space.
+//   1. The meshes of tensor x pipeline x sequence x data ranks, each with several sizes of microbatches, are sorted by
+//      a lower bound of the step time: the passes of the busiest rank.
+//   2. Each is planned with three schedules and all stages of ZeRO, and with the least recomputation that fits. It is
+//      left out if a bound of its time is not below the tenth best step, unless no layout of its kind fits yet, or if
+//      a bound of its memory does not fit. The winner is the best of this space.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary.
 //
 // Nothing proves that the third part finds the best; docs/plan-errors.md states how true the seconds are.
@@ -23,13 +23,14 @@ namespace orthant {
 
 /// Layouts that the search lists before the best of each kind, and that its winner is among.
 inline constexpr size_t kShown = 10;
+
 /// The keys that the search sets.
 const std::vector<std::string>& searched_keys();
 
 /// A layout that the search has planned.
 struct FoundLayout {
   Config config;
-  std::string name;  // "column 8, data 8, ZeRO 1; recomputes norms + swiglu; microbatches of 2"
+  std::string name;  // "column 8, data 8, ZeRO 1; recomputes norms + swiglu"
   std::string kind;  // the axes with several ranks: "tensor + data"
   StepTime time;
   double mfu = 0;            // counting all pairs of attention
@@ -40,7 +41,7 @@ struct SearchResult {
   std::vector<FoundLayout> fitting;     // in ascending order of step time
   std::optional<FoundLayout> smallest;  // the layout that needs least memory, whether it fits or not
   int64_t planned = 0, refused = 0;     // numbers of layouts
-  int64_t shapes = 0, left_out = 0;     // numbers of shapes, and of those that the bound excludes
+  int64_t meshes = 0, left_out = 0;     // numbers of meshes, and of those that a bound excludes
 };
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware.

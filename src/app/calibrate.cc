@@ -2,9 +2,7 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +12,8 @@
 #include "app/calibrate_step.h"
 #include "app/commands.h"
 #include "app/machine_speed.h"
+#include "app/scratch_folder.h"
+#include "app/streams.h"
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/json.h"
@@ -39,13 +39,6 @@ double resident_bytes() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-void write_text(const std::string& path, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
-  errno = 0;
-  std::ofstream out(path, std::ios::out | mode);
-  out << text;
-  if (!out.flush()) throw DataError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-}
-
 // Carries out the part of one rank: measures with the others, and rank 0 writes the results to the file.
 int measure_links(const std::string& path, double seconds) {
   const auto launch = detect_launch(process_environment, parent_identity());
@@ -59,21 +52,19 @@ int measure_links(const std::string& path, double seconds) {
   for (const MeasuredCollective& c : found) {
     out["collectives"].push_back({name_of(c.kind), c.ranks, c.bytes_sent, c.seconds});
   }
-  write_text(path, out.dump());
+  write_file("--links", path, out.dump());
   return kDone;
 }
 
 // Starts the ranks of a group and appends their measurements.
 void measure_group(Measurements& measured, int ranks, double seconds) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("orthant-calibrate-{}", random_nonce());
-  std::filesystem::create_directory(folder);
-  const std::string file = folder / "links.json";
+  const ScratchFolder folder(std::filesystem::temp_directory_path() /
+                             fmt::format("orthant-calibrate-{}.tmp", random_nonce()));
+  const std::string file = folder.path() + "/links.json";
   const int code = run_local_ranks({"orthant", "calibrate", "--links", file, "--seconds", fmt::format("{}", seconds)},
                                    ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
-  std::filesystem::remove_all(folder);
   if (code != kDone) throw CommError(fmt::format("the {} ranks that measure messages have failed", ranks));
   const nlohmann::ordered_json found = parse_json(text.str(), "the measured messages");
   measured.process_bytes = found.at("process_bytes");
@@ -96,7 +87,7 @@ int calibrate(const CalibrateArguments& arguments) {
   if (detect_launch(process_environment, parent_identity())) {
     throw ConfigError("orthant calibrate starts its own ranks: run it once on one host, without a launcher");
   }
-  if (!arguments.write.empty()) write_text(arguments.write, "", std::ios::app);  // may fail
+  if (!arguments.write.empty()) write_file("--write", arguments.write, "", std::ios::app);  // an error comes first
   install_counting_allocator();
   const auto begin = Clock::now();
   const std::string advice = neighbors_advice(measure_machine_speed(1));
@@ -131,7 +122,7 @@ int calibrate(const CalibrateArguments& arguments) {
     std::fputs(to_toml(hardware).c_str(), stdout);
     return kDone;
   }
-  write_text(arguments.write, to_toml(hardware));
+  write_file("--write", arguments.write, to_toml(hardware));
   fmt::print("the profile is in {}; use it as orthant plan RUN_FILE --hardware {}\n", arguments.write, arguments.write);
   return kDone;
 }

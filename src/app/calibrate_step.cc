@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "app/run_setup.h"
+#include "app/scratch_folder.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "calibrate/measure_step.h"
@@ -127,16 +128,15 @@ void fit_step(Hardware& hardware, double seconds) {
 }
 
 void fit_calls(Hardware& hardware) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("orthant-calibrate-{}", random_nonce());
-  std::filesystem::create_directory(folder);
+  const ScratchFolder folder(std::filesystem::temp_directory_path() /
+                             fmt::format("orthant-calibrate-{}.tmp", random_nonce()));
   std::vector<Step> steps;
   const Words layouts = {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_ulysses=2"};
   for (const std::string& layout : layouts) {
     for (const int64_t tokens : {64, 256}) {
       Words settings = model_of(256, tokens, "float32");
       settings.insert(settings.end(), {"run.ranks=2", "run.threads_per_rank=1", layout});
-      steps.push_back({settings, train_step(folder, settings)});
+      steps.push_back({settings, train_step(folder.path(), settings)});
     }
   }
   Hardware two = for_ranks_of_host(hardware, 2);
@@ -147,7 +147,6 @@ void fit_calls(Hardware& hardware) {
   hardware.step.call_seconds = two.step.call_seconds;
   hardware.step.message_traffic = two.step.message_traffic;
   fmt::print(stderr, "        steps of two ranks have a mean error of {:.0f} %\n", 100 * error);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace orthant

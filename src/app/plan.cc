@@ -7,25 +7,16 @@
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/run_setup.h"
+#include "app/streams.h"
 #include "base/errors.h"
 #include "hardware/hardware.h"
 #include "plan/plan.h"
 #include "runtime/run_warnings.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 
 namespace orthant {
 namespace {
-
-void write_output(const std::string& option, const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream out(path);
-  out << text;
-  if (!out.flush()) throw DataError(fmt::format("{} {}: cannot be written: {}", option, path, std::strerror(errno)));
-}
 
 int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
   if (!facts.hardware) {
@@ -41,7 +32,7 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
   if (!arguments.json) text += "\n" + explain_answer(make_plan(best, facts));
   std::fputs(text.c_str(), stdout);
   if (!arguments.write.empty()) {
-    write_output("--write", arguments.write, print_config(best));
+    write_file("--write", arguments.write, print_config(best));
     if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
   }
   return kDone;
@@ -89,7 +80,7 @@ int plan(const PlanArguments& arguments) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }
   if (!arguments.svg.empty()) {
-    write_output("--svg", arguments.svg, planned_svg(the_plan));
+    write_file("--svg", arguments.svg, planned_svg(the_plan));
     if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
   }
   return kDone;

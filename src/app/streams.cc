@@ -2,13 +2,18 @@
 
 #include "base/errors.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 
 namespace orthant {
 
@@ -25,6 +30,14 @@ void require_printed() {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   const bool reader_left = poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
   if (!reader_left) throw Error("standard output cannot be written; is the disk full?");
+}
+
+void write_file(const std::string& option, const std::string& path, const std::string& text,
+                std::ios::openmode mode) {
+  errno = 0;
+  std::ofstream out(path, std::ios::out | mode);
+  out << text;
+  if (!out.flush()) throw DataError(fmt::format("{} {}: cannot be written: {}", option, path, std::strerror(errno)));
 }
 
 }  // namespace orthant

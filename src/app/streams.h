@@ -1,6 +1,9 @@
-// Makes the standard streams safe, whatever the shell did to them: no error may be lost, and no log may end up in a
-// data file.
+// Output of the commands, of which no error may be lost: the standard streams, whatever the shell did to them, and the
+// files that options name.
 #pragma once
+
+#include <ios>
+#include <string>
 
 namespace orthant {
 
@@ -11,5 +14,9 @@ void make_streams_safe();
 
 /// Throws Error if output to stdout was lost. A reader that has closed its end is no error, because it wanted no more.
 void require_printed();
+
+/// Writes a text to the file of an option, such as --svg. Throws DataError with the option, the path and the reason.
+void write_file(const std::string& option, const std::string& path, const std::string& text,
+                std::ios::openmode mode = std::ios::trunc);
 
 }  // namespace orthant

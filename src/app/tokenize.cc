@@ -1,45 +1,20 @@
 // orthant tokenize: converts text files to one PREFIX.bin and PREFIX.idx, which data.path can name.
-#include <unistd.h>
 
 #include <filesystem>
 #include <optional>
 
 #include "app/commands.h"
+#include "app/scratch_folder.h"
 #include "report/progress_bar.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "data/corpus.h"
-#include "data/folder_lock.h"
 #include "data/sentencepiece.h"
 
 namespace orthant {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A temporary folder next to the outputs. It is removed with its contents when this object is destroyed.
-class ScratchFolder {
- public:
-  explicit ScratchFolder(const std::string& prefix) {
-    const std::string name = prefix + "-tokenizer.tmp";
-    const fs::path parent = fs::path(name).parent_path();
-    remove_stale_temporaries(parent.empty() ? "." : parent.string(), fs::path(name).filename().string());
-    path_ = fmt::format("{}{}", name, ::getpid());
-    std::error_code error;
-    fs::create_directories(path_, error);
-    if (error) throw DataError(fmt::format("{}: cannot be created: {}", path_, error.message()));
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::string dataset_prefix(const std::string& output) {
   std::string prefix = output;
@@ -80,7 +55,7 @@ int tokenize(const TokenizeArguments& arguments) {
   std::optional<ScratchFolder> scratch;
   std::string trained;
   if (spec.starts_with("train:")) {
-    scratch.emplace(prefix);
+    scratch.emplace(prefix + "-tokenizer.tmp");
     trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files);
   }
   const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);

@@ -1,6 +1,5 @@
-// A guard for TOML texts of unknown origin. The TOML library makes one table for each part of a dotted
-// key and destroys tables recursively, so that a key of many parts would overflow the stack. It limits the nesting of
-// values by itself.
+// A guard for TOML texts of unknown origin. The TOML library makes one table for each part of a dotted key and destroys
+// tables recursively, so that a key of many parts would overflow the stack. It limits the nesting of values by itself.
 #pragma once
 
 #include <cstddef>

@@ -46,6 +46,11 @@ std::string read_run_file(const std::string& path) {
 
 }  // namespace
 
+bool Config::is_set(const std::string& key) const {
+  const auto origin = origins.find(key);
+  return origin != origins.end() && !origin->second.starts_with("default");
+}
+
 std::string Config::locate(std::string_view name) const {
   const Key* key = find_key(name);
   ORTHANT_CHECK(key != nullptr, name);

@@ -145,6 +145,8 @@ struct Config {
   /// Returns `parallelism.zero_stage = 1 (run.toml:14)`, the form in which every ConfigError names a value. Throws
   /// LogicError for an unknown key.
   std::string locate(std::string_view key) const;
+  /// True if the run file or the command line sets the key.
+  bool is_set(const std::string& key) const;
 };
 
 /// Origin of the keys that layout = "auto" or tensor_parallel_kind = "auto" has set.

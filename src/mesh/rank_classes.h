@@ -1,5 +1,5 @@
-// RankClasses: a partition of the ranks 0..N-1 into classes. Values that all ranks of a class share are
-// computed and stored once, so that their cost grows with the classes and not with the ranks.
+// RankClasses: a partition of the ranks 0..N-1 into classes. Values that all ranks of a class share are computed and
+// stored once, so that their cost grows with the classes and not with the ranks.
 #pragma once
 
 #include <span>

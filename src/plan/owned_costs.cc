@@ -70,12 +70,7 @@ std::vector<int> BucketPositions::of(int rank) const {
 
 std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterShard& held,
                                const BucketPositions& groups, const std::vector<int>& positions) {
-  if (plan.shards_optimizer()) {
-    return held.chunk_parts([&](size_t bucket) { return positions[groups.index(bucket)]; });
-  }
-  std::vector<Range> all;
-  for (const int64_t size : held.sizes) all.push_back({0, size});
-  return all;
+  return plan.owned_parts(held, [&](size_t bucket) { return positions[groups.index(bucket)]; });
 }
 
 OwnedCosts owned_costs(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups,

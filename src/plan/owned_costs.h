@@ -4,7 +4,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "plan/placement.h"
@@ -41,6 +40,7 @@ struct BucketCosts {
   auto operator<=>(const BucketCosts&) const = default;
 };
 
+/// Costs of all parts that a rank owns.
 struct OwnedCosts {
   std::vector<BucketCosts> buckets;
   int64_t elements = 0;  // that the rank owns: its chunks with ZeRO, otherwise all that it holds

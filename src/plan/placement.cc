@@ -272,9 +272,15 @@ std::vector<Range> ParameterPlacement::chunk_parts(int rank) const {
 }
 
 std::vector<Range> ParameterPlacement::owned_parts(int rank) const {
-  if (shards_optimizer()) return chunk_parts(rank);
+  const auto position_of = [&](size_t bucket) { return mesh.group_index(rank, buckets[bucket].axes); };
+  return owned_parts(ParameterShard(*this, rank), position_of);
+}
+
+std::vector<Range> ParameterPlacement::owned_parts(const ParameterShard& held,
+                                                   const std::function<int(size_t bucket)>& position_of) const {
+  if (shards_optimizer()) return held.chunk_parts(position_of);
   std::vector<Range> all;
-  for (const ParameterInfo& parameter : parameters_of(rank)) all.push_back({0, parameter.shard_size()});
+  for (const int64_t size : held.sizes) all.push_back({0, size});
   return all;
 }
 

@@ -24,6 +24,8 @@ struct ParameterGroup {
 
 inline constexpr int kEveryStage = -1;
 
+struct ParameterShard;
+
 /// The parameters of a pipeline's stages on the mesh, and the schedule with the reductions of their gradients.
 struct ParameterPlacement : Pipeline {
   /// All parameters. A tied head on several stages is a parameter of its own, a copy of the embedding table.
@@ -65,6 +67,9 @@ struct ParameterPlacement : Pipeline {
   std::vector<Range> chunk_parts(int rank) const;
   /// For each parameter, the range whose optimizer state the rank keeps: its shard, or chunk_parts() with ZeRO.
   std::vector<Range> owned_parts(int rank) const;
+  /// The same for a rank with these shards, at the position in each bucket's chunks that position_of returns.
+  std::vector<Range> owned_parts(const ParameterShard& held,
+                                 const std::function<int(size_t bucket)>& position_of) const;
   /// For each parameter, the range whose squares the rank adds to the norm. Exactly one rank counts each element.
   std::vector<Range> counted_in_norm(int rank) const;
   /// The row of the schedule that the rank carries out.
@@ -91,6 +96,7 @@ struct ParameterShard {
   /// Elements of the rank's chunks of all buckets.
   int64_t chunk_elements(const Mesh& mesh, int rank) const;
 };
+
 /// The ParameterShard of every rank. It is computed once per class of ranks whose shards have equal sizes.
 class ParameterShards {
  public:

@@ -201,6 +201,18 @@ double StepTime::exposed_communication() const {
   return sum;
 }
 
+std::vector<std::pair<std::string, double>> StepTime::named_parts() const {
+  std::vector<std::pair<std::string, double>> parts = {
+      {"products", passes.products}, {"attention", passes.attention}, {"other kernels", passes.kernels}};
+  for (const auto& [axis, exposed] : passes.communication) parts.emplace_back("messages over " + axis, exposed);
+  parts.insert(parts.end(), {{"idle", idle},
+                             {"waits for cores that ranks share", sharing},
+                             {"gradient reductions", reductions},
+                             {"update", update},
+                             {"gathers after it", gathers}});
+  return parts;
+}
+
 Durations action_seconds(const ParameterPlacement& plan, const ParameterShards& held) {
   Durations durations = pass_seconds(plan, plan.stages);
   const FlatLayout flat = flat_layout(plan.parameters);
@@ -236,7 +248,7 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
   if (plan.post_validates()) {
     const AfterPasses after(plan, held, own);  // in STEP, which is a part of the row
     time.reductions = after.reductions, time.update = after.update, time.gathers = after.gathers;
-    time.idle = std::max(0.0, row_interval - *busiest);
+    time.idle = std::max(0.0, row_interval - time.passes.seconds() - after.reductions - after.update - after.gathers);
     time.seconds = row_interval;
     return time;
   }
@@ -244,7 +256,7 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last_pass = std::max(last_pass, span.end);
   }
-  time.idle = std::max(0.0, last_pass - *busiest);
+  time.idle = std::max(0.0, last_pass - time.passes.seconds());
   time.reductions = timeline.makespan - last_pass + copy_seconds(plan, held.of(own), own);
   for (int at = 0; at < plan.mesh.axis_size(kPipeline); ++at) {  // the slowest pipeline rank updates the most
     const AfterPasses after(plan, held, representative(plan.mesh, at));

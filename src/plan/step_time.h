@@ -2,6 +2,8 @@
 // work after the row. The cost does not grow with the number of ranks: one rank of each pipeline rank stands for all.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/pass_time.h"
@@ -22,6 +24,8 @@ struct StepTime {
 
   /// Seconds in which the rank waits for messages, the bubble not included.
   double exposed_communication() const;
+  /// The parts that add up to `seconds`, with names for people: "messages over column".
+  std::vector<std::pair<std::string, double>> named_parts() const;
 };
 
 /// Durations of all Actions of the plan's schedule. Requires facts.hardware.

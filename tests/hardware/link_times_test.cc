@@ -134,7 +134,8 @@ TEST(LinkTimes, SumsOnCpusAreDirect) {
   const auto seconds = [&] { return collective_seconds(hardware, CollectiveKind::all_reduce, {4, 2}, bytes); };
   EXPECT_NEAR(seconds(), latency + bytes * 2 / 3 / rate, 1e-9);
   hardware.device.communication_uses_compute = false;
-  EXPECT_NEAR(seconds(), bytes / (2 * rate), 1e-3);
+  EXPECT_GE(seconds(), bytes / (2 * rate));
+  EXPECT_LE(seconds(), bytes / (2 * rate) + 2 * latency);  // the latencies of a ring within hosts and of one between
 }
 
 TEST(LinkTimes, AMessageGetsHalfOfABidirectionalShare) {

@@ -1,0 +1,29 @@
+// The meshes that the search of layouts tries, each with several sizes of microbatches. Keys that the user has set
+// stay.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/sharding.h"
+
+namespace orthant {
+
+/// A mesh and a size of microbatches.
+struct MeshChoice {
+  TensorPlan tensor;
+  int64_t pipeline = 1, ulysses = 1, ring = 1, data = 1, local_batch = 1;
+
+  /// The axes with several ranks: "tensor + data".
+  std::string kind() const;
+};
+
+/// Returns the meshes of facts.ranks ranks that keep the laws of meshes and batches, with microbatches of 1, 2, 4 and 8
+/// sequences. Tensor axes are not longer than a host, unless the user has set them. Requires facts.hardware.
+std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts);
+
+/// Returns the configuration with this mesh and size of microbatches.
+Config with_mesh(const Config& base, const MeshChoice& mesh);
+
+}  // namespace orthant
