@@ -26,7 +26,7 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
     const double more = seconds - (same == before.end() ? 0 : same->second);
     if (more > most) name = part, most = more;
   }
-  return name.empty() ? "" : fmt::format("{} +{:.3g} s", name, most);
+  return name.empty() ? "" : fmt::format("{} +{:.2g} s", name, most);
 }
 
 }  // namespace
