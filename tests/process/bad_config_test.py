@@ -103,7 +103,7 @@ class RunFile(ProcessTest):
 
     def test_search_without_hardware(self):
         self.assert_says(self.orthant("plan", "run.toml", "--search"), 2, "--search requires --hardware", "help:")
-        self.assert_says(self.orthant("plan", "run.toml", "--hardware", "h100"), 1, "h100-8x")
+        self.assert_says(self.orthant("plan", "run.toml", "--hardware", "h100-x8"), 1, "h100-8x")
         (self.folder / "machine.toml").write_text("[device]\nper_host = -1\n")
         self.assert_says(self.orthant("plan", "run.toml", "--search", "--hardware", "machine.toml"), 1, "machine.toml")
 
