@@ -1,4 +1,4 @@
-// Times of products, attentions and memory-bound kernels. tools/fit_products.py has the same formulas in Python, and
+// Times of products, attentions and memory-bound kernels. tools/fit_kernels.py has the same formulas in Python, and
 // fits their parameters to measurements.
 #include <algorithm>
 #include <array>
