@@ -90,7 +90,7 @@ double attention_flop(const AttentionSize& size, bool backward) {
 }
 
 double attention_seconds(const Hardware& hardware, bool backward, const AttentionSize& size, std::string_view dtype) {
-  constexpr int64_t kWideHead = 128;
+  constexpr int64_t kUsualHead = 128;
   ORTHANT_CHECK(size.sequences >= 1 && size.query_tokens >= 1 && size.key_tokens >= 1 && size.heads >= 1 &&
                     size.kv_heads >= 1 && size.qk_head_dim >= 1 && size.v_head_dim >= 1 && size.visible_share >= 0 &&
                     size.visible_share <= 1,
@@ -109,8 +109,10 @@ double attention_seconds(const Hardware& hardware, bool backward, const Attentio
   padded.query_tokens = static_cast<int64_t>(count_tiles(size.query_tokens, pass.tile_rows)) * pass.tile_rows;
   const double work = attention_flop(padded, backward);
 
-  const double share = pass.share * (size.qk_head_dim > kWideHead ? pass.wide_head_share : 1.0) *
-                       throttled_share(work, model.sustained_share, model.half_work_flop);
+  const double head_share = size.qk_head_dim > kUsualHead   ? pass.wide_head_share
+                            : size.qk_head_dim < kUsualHead ? pass.narrow_head_share
+                                                            : 1.0;
+  const double share = pass.share * head_share * throttled_share(work, model.sustained_share, model.half_work_flop);
   const double compute = std::max(longest, work + pass.tail * longest) / (operands.peak_flop_per_s * share);
   const double head_elements = static_cast<double>(size.qk_head_dim + size.v_head_dim);
   const double elements = static_cast<double>(size.sequences) * head_elements *

@@ -67,10 +67,11 @@ struct ProductTable {
 /// Tables [attention.forward] and [attention.backward].
 struct AttentionPassTable {
   std::string origin;
-  double share = 1;            // share of the peak in a short kernel with many tiles
-  double tail = 0;             // part of the longest tile that adds to the time, because other units already idle
-  double wide_head_share = 1;  // rate with heads of more than 128 elements, relative to smaller heads
-  int64_t tile_rows = 128;     // query tokens that one compute unit handles at a time
+  double share = 1;              // share of the peak in a short kernel with many tiles
+  double tail = 0;               // part of the longest tile that adds to the time, because other units already idle
+  double wide_head_share = 1;    // rate with heads of more than 128 elements, relative to heads of 128
+  double narrow_head_share = 1;  // rate with heads of fewer than 128 elements, relative to heads of 128
+  int64_t tile_rows = 128;       // query tokens that one compute unit handles at a time
 
   bool operator==(const AttentionPassTable&) const = default;
 };

@@ -16,6 +16,7 @@ enum class NumberLaw {
   share,         // > 0 and at most 1
   fraction,      // 0 to 1
   optional_factor,  // 0 to 100; 0 if it is missing
+  optional_share,   // as share; 1 if it is missing
   tail,          // 0 to 2
   message_share  // > 0 and at most 2; at most 1 unless bidirectional
 };
@@ -61,6 +62,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("share", table.share, NumberLaw::share);
     visit("tail", table.tail, NumberLaw::tail);
     visit("wide_head_share", table.wide_head_share, NumberLaw::share);
+    visit("narrow_head_share", table.narrow_head_share, NumberLaw::optional_share);
     visit("tile_rows", table.tile_rows, CountLaw::count);
   } else if constexpr (std::is_same_v<Table, StepTable>) {
     visit("compute_share", table.compute_share, NumberLaw::share);

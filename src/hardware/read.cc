@@ -123,7 +123,8 @@ struct TableReader {
   }
 
   void operator()(std::string_view key, double& value, NumberLaw law) const {
-    if (law == NumberLaw::optional_factor && !table.contains(key)) return;
+    const bool is_optional = law == NumberLaw::optional_factor || law == NumberLaw::optional_share;
+    if (is_optional && !table.contains(key)) return;
     const toml::node& node = find(key);
     if (!node.is_number()) refuse(key, node, "must be a number");
     value = *node.value<double>();
@@ -136,7 +137,8 @@ struct TableReader {
       return holds ? std::nullopt : std::optional<std::string>(text);
     };
     switch (law) {
-      case NumberLaw::share: return require(value > 0 && value <= 1, "must be positive and at most 1");
+      case NumberLaw::share:
+      case NumberLaw::optional_share: return require(value > 0 && value <= 1, "must be positive and at most 1");
       case NumberLaw::optional_factor: return require(value >= 0 && value <= 100, "must be from 0 to 100");
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");

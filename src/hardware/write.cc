@@ -40,6 +40,7 @@ struct KeyWriter {
   }
   void operator()(std::string_view key, const double& value, NumberLaw law) {
     if (law == NumberLaw::optional_factor && value == 0) return;
+    if (law == NumberLaw::optional_share && value == 1) return;
     out += fmt::format("{} = {}\n", key, value);
   }
   void operator()(std::string_view key, const int64_t& value, CountLaw law) {

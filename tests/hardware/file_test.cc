@@ -102,7 +102,7 @@ TEST(HardwareFile, OriginsSayWhichValuesAreMeasured) {
   EXPECT_TRUE(find("same_host.all_reduce, 2 ranks").measured);
   EXPECT_FALSE(find("peak_flop_per_s").measured);
   EXPECT_EQ(find("peak_flop_per_s").origin, "assumed: data sheet");
-  for (const char* name : {"h100-8x", "h200-8x", "a100-8x", "a800-8x", "this-cpu"}) {
+  for (const char* name : {"a100-8x", "a800-8x", "this-cpu"}) {
     for (const TableOrigin& entry : origins(load_hardware(name))) EXPECT_FALSE(entry.measured) << name << entry.table;
   }
 }
@@ -182,6 +182,8 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
        "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
        "than device.memory_bytes = 180000000000"},
+      {with("attention.forward", "tail", "tail = 0\nnarrow_head_share = 1.1"),
+       "attention.forward.narrow_head_share = 1.1 (m.toml:44:21) must be positive and at most 1"},
       {with("products", "half_work_flop", "half_work_flop = 1e9\noperand_traffic = -1"),
        "products.operand_traffic = -1 (m.toml:33:19) must be from 0 to 100"},
       {with("step", "compute_share", "compute_share = 1\ncall_seconds = 101"),
