@@ -170,6 +170,8 @@ def main():
     parser.add_argument("--residuals", action="store_true", help="print errors by layout and by size")
     machine = parser.parse_args()
     products, attention, memory = read_rows(machine.csv)
+    if not len(products) or not len(attention):
+        parser.error(f"{machine.csv} must have rows of the kinds matmul, sdp_fwd and sdp_bwd")
     if not machine.bandwidth and not len(memory):
         parser.error("without rows of kind memory, --bandwidth is required")
     jobs = (

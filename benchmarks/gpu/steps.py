@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures whole training steps of LLaMA-style models on one GPU, to compare plans with: benchmarks/plan/published.py.
+"""Measures whole training steps of LLaMA-style models on one GPU. benchmarks/plan/published.py compares plans with them.
 
 The program is what a careful user of PyTorch would write for one device: bfloat16 weights with float32 masters,
-gradients that products accumulate in float32, attention of cuDNN, fused kernels by torch.compile for norms, rotary
-positions, SwiGLU and the loss, a head that holds the logits of one chunk of tokens, clipping, and fused AdamW. It is no
-part of Orthant, whose engine does not run on GPUs yet. Layers are cut so that a model fits. Tokens are random.
+gradients that products accumulate in float32, cuDNN's attention (FlashAttention 2 where it has none), fused kernels by
+torch.compile for norms, rotary positions, SwiGLU and the loss, a head that holds the logits of one chunk of tokens,
+clipping, and fused AdamW. It is no part of Orthant, whose engine does not run on GPUs yet. Layers are cut so that a
+model fits. Tokens are random.
 
 It writes one JSON line per case: its sizes, the median time of a step, and the bytes of the allocator at their peak.
 

@@ -175,7 +175,8 @@ def compare_searches(machine_, runs):
 
 def as_keys(settings):
     """The settings of a search as words of the command line: lists and texts without TOML's quotes."""
-    return {key: re.sub(r'["\[\] ]', "", str(value)) for key, value in settings.items()}
+    words = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
+    return {key: re.sub(r'["\[\] ]', "", value) for key, value in words.items()}
 
 
 def describe(settings):

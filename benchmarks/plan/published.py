@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares `orthant plan` with published steps of other engines on GPUs: step time and peak memory, planned and
-published. It needs no GPU. docs/plan-errors.md has its output, and explains the deviations.
+"""Compares `orthant plan` with steps on GPUs: step time and peak memory, planned and measured. The first table has
+published steps of other engines, the others the steps that benchmarks/gpu/steps.py measured on one GPU. It needs no
+GPU. docs/plan-errors.md has its output, and explains the deviations.
 
   python3 benchmarks/plan/published.py
 """
@@ -13,7 +14,7 @@ import tempfile
 from typing import NamedTuple
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import add_orthant_argument, print_head, print_row
+from common import ROOT, add_orthant_argument, print_head, print_row
 
 LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=128256, max_position_embeddings=131072,
              rms_norm_eps=1e-5, rope_theta=500000.0, hidden_act="silu", num_key_value_heads=8,
@@ -61,15 +62,15 @@ RUNS = [
 ]
 
 
-def planned(orthant, run):
-    """Returns the plan of the run, as parsed JSON."""
+def planned(orthant, model, hardware, ranks, seq_len, sequences, settings):
+    """Returns the plan of a model, given as the fields of its config.json, as parsed JSON."""
     with tempfile.TemporaryDirectory() as folder:
         config = os.path.join(folder, "config.json")
         with open(config, "w") as stream:
-            json.dump({**LLAMA, **MODELS[run.model]}, stream)
-        keys = {key if "." in key else f"parallelism.{key}": value for key, value in run.settings.items()}
-        command = [orthant, "plan", "--json", "--hf", config, "--hardware", run.hardware, "--ranks", str(run.ranks),
-                   "--seq-len", str(run.seq_len), "--global-batch", str(run.sequences),
+            json.dump({**LLAMA, **model}, stream)
+        keys = {key if "." in key else f"parallelism.{key}": value for key, value in settings.items()}
+        command = [orthant, "plan", "--json", "--hf", config, "--hardware", hardware, "--ranks", str(ranks),
+                   "--seq-len", str(seq_len), "--global-batch", str(sequences),
                    *(f"{key}={value}" for key, value in keys.items())]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -85,18 +86,45 @@ def error(plan, published):
     return f"{100 * (plan / published - 1):+.1f} %"
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_orthant_argument(p)
-    a = p.parse_args()
+def print_published(orthant):
     print_head(["engine", "hardware", "model", "ranks", "tokens", "sequences a step", "layout", "step, s", "planned, s",
                 "error", "peak, GiB", "planned, GiB", "error"])
     for run in RUNS:
-        plan = planned(a.orthant, run)
+        plan = planned(orthant, MODELS[run.model], run.hardware, run.ranks, run.seq_len, run.sequences, run.settings)
         seconds, gib = plan["step_seconds"], plan["worst_rank"]["bytes"] / 2**30
         print_row([run.source, run.hardware, run.model, str(run.ranks), f"{run.seq_len:,}", str(run.sequences), layout(run),
                    f"{run.step_s:.4g}", f"{seconds:.4g}", error(seconds, run.step_s), f"{run.peak_gib:g}", f"{gib:.2f}",
                    error(gib, run.peak_gib)])
+
+
+def print_measured(orthant, device):
+    """Prints the steps of benchmarks/gpu/DEVICE-steps.jsonl."""
+    with open(os.path.join(ROOT, "benchmarks", "gpu", f"{device}-steps.jsonl")) as stream:
+        steps = [json.loads(line) for line in stream]
+    print(f"\n{device}, one GPU:\n")
+    print_head(["width", "layers", "tokens", "sequences", "microbatches", "recomputed", "step, s", "planned, s", "error",
+                "peak, GiB", "planned, GiB", "error"])
+    for step in steps:
+        model = dict(hidden_size=step["hidden"], intermediate_size=step["mlp"], num_hidden_layers=step["layers"],
+                     num_attention_heads=step["heads"], num_key_value_heads=step["kv_heads"], head_dim=step["head"],
+                     vocab_size=step["vocabulary"], max_position_embeddings=step["seq_len"])
+        settings = {"training.local_batch_size": step["sequences"],
+                    "activation_checkpoint.mode": "full" if step["recompute"] else "none"}
+        plan = planned(orthant, model, f"{device}-8x", 1, step["seq_len"], step["sequences"] * step["microbatches"],
+                       settings)
+        seconds, gib, peak = plan["step_seconds"], plan["worst_rank"]["bytes"] / 2**30, step["peak_bytes"] / 2**30
+        print_row([step["width"], str(step["layers"]), f"{step['seq_len']:,}", str(step["sequences"]),
+                   str(step["microbatches"]), "layers" if step["recompute"] else "nothing", f"{step['step_seconds']:.4f}",
+                   f"{seconds:.4f}", error(seconds, step["step_seconds"]), f"{peak:.2f}", f"{gib:.2f}", error(gib, peak)])
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_orthant_argument(p)
+    a = p.parse_args()
+    print_published(a.orthant)
+    for device in ("h100", "h200"):
+        print_measured(a.orthant, device)
 
 
 if __name__ == "__main__":

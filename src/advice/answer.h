@@ -1,5 +1,5 @@
-// The first lines of a plan: how long a step takes and what takes the time, whether the run fits the devices, the
-// fastest change that does if it does not, and the bytes sent.
+// The first lines of a plan: how long a step takes and what takes the time, whether the run fits the devices or
+// else the fastest change that makes it fit, and the bytes sent.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     const FoundLayout& found = result.fitting[i];
     const bool is_first_of_kind = kinds.insert(found.kind).second;
     if (i >= kShown && !is_first_of_kind) continue;
-    rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu),
+    rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
                     fmt::format("{}", found.config.training.local_batch_size), found.name,
                     i == 0 ? "" : reason(best, found)});
@@ -77,7 +77,7 @@ std::string search_json(const SearchResult& result, const RunFacts& facts) {
     out["search"].push_back({{"settings", settings},
                              {"step_seconds", found.time.seconds},
                              {"memory_bytes", found.memory_bytes},
-                             {"mfu", found.mfu}});
+                             {"mfu_causal", found.mfu_causal}});
   }
   return out.dump(2) + "\n";
 }

@@ -33,15 +33,15 @@ struct FoundLayout {
   std::string name;  // "column 8, data 8, ZeRO 1; recomputes norms + swiglu"
   std::string kind;  // the axes with several ranks: "tensor + data"
   StepTime time;
-  double mfu = 0;            // counting all pairs of attention
+  double mfu_causal = 0;     // counts the pairs of tokens that attention sees
   int64_t memory_bytes = 0;  // of tensors, of the rank that needs most
 };
 
 struct SearchResult {
   std::vector<FoundLayout> fitting;     // in ascending order of step time
-  std::optional<FoundLayout> smallest;  // the layout that needs least memory, whether it fits or not
+  std::optional<FoundLayout> smallest;  // if nothing fits: the layout that needs least memory
   int64_t planned = 0, refused = 0;     // numbers of layouts
-  int64_t meshes = 0, left_out = 0;     // numbers of meshes, and of those that a bound excludes
+  int64_t meshes = 0, left_out = 0;     // numbers of mesh choices, and of those that a bound excludes
 };
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware.

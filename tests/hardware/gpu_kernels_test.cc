@@ -1,5 +1,5 @@
-// Times of all kernels that benchmarks/gpu/kernels.py measured on one H100 and on one H200, against the shipped
-// profiles. Controls: profiles with one wrong value.
+// Times of the products, cuDNN attentions and memory kernels that benchmarks/gpu/kernels.py measured on one H100 and on
+// one H200, against the shipped profiles. Controls: profiles with one wrong value.
 #include <gtest/gtest.h>
 
 #include <cmath>
