@@ -5,7 +5,8 @@ read and write memory, and the memory that a process takes. It needs PyTorch wit
 Each row of the output CSV is one kernel: its kind, its shape, its share of the peak rate, and its seconds. Rows of
 products and attention have the form that tools/fit_kernels.py reads. Products are those of LLaMA-style models of four
 widths with tensor parallelism of degree 1 to 8, in random order, so that similar products do not follow each other. Operands
-are random, and take turns so that the cache does not hold them. Kernels are queued behind a pause, so that the time of
+are random, and take turns so that the cache does not hold them; those of backward passes and of AdamW do not take turns,
+so that the cache may hold the smallest ones. Kernels are queued behind a pause, so that the time of
 the launches is not measured. Attention is causal; sdp is the implementation of cuDNN, flash that of FlashAttention 2.
 Memory rows have bytes/s instead of a share, process rows bytes.
 

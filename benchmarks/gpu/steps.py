@@ -225,11 +225,11 @@ def measure(case):
     width = WIDTHS[case.width]
     model = Model(width, case.layers, case.sequences, case.seq_len)
     states = torch.cuda.memory_allocated()
-    batches = [torch.randint(width.vocabulary, (case.sequences, case.seq_len + 1), device="cuda")
-               for _ in range(case.microbatches)]
     scale = torch.tensor(1 / (case.microbatches * case.sequences * case.seq_len), device="cuda")
     seconds, losses = [], []
     for _ in range(STEPS):
+        batches = [torch.randint(width.vocabulary, (case.sequences, case.seq_len + 1), device="cuda")
+                   for _ in range(case.microbatches)]
         torch.cuda.synchronize()
         started = time.perf_counter()
         total = 0.0

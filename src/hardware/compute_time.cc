@@ -1,5 +1,5 @@
-// Times of products, attentions and memory-bound kernels. tools/fit_kernels.py has the same formulas in Python, and
-// fits their parameters to measurements.
+// Times of products, attentions and memory-bound kernels. tools/fit_kernels.py has the same formulas in Python
+// (without the time in which attention reads and writes memory), and fits their parameters to measurements.
 #include <algorithm>
 #include <array>
 #include <cmath>
