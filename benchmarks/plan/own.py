@@ -116,11 +116,10 @@ class Machine:
     def run(self, ranks, keys, hosts=1):
         """Returns the seconds of the median step."""
         shutil.rmtree(self.base["job.dump_folder"], ignore_errors=True)
-        command = self.command("train", ranks, keys)
         if hosts == 1:
-            output_of(command)
-        else:
-            on_hosts(hosts, ranks // hosts, RATE, command)
+            output_of(self.command("train", ranks, keys))
+        else:  # an emulated host sees all cores of the machine
+            on_hosts(hosts, ranks // hosts, RATE, self.command("train", ranks, {**keys, "run.threads_per_rank": 1}))
         lines = read_json_lines(os.path.join(self.base["job.dump_folder"], "metrics.jsonl"))
         seconds = [line["step_seconds"] for line in lines[WARM_UP:]]
         return {"step_s": statistics.median(seconds), "wait_s": lines[-1]["communication_seconds"], "all": seconds}
