@@ -4,10 +4,10 @@ read and write memory, and the memory that a process takes. It needs PyTorch wit
 
 Each row of the output CSV is one kernel: its kind, its shape, its share of the peak rate, and its seconds. Rows of
 products and attention have the form that tools/fit_kernels.py reads. Products are those of LLaMA-style models of four
-widths with tensor parallelism of degree 1 to 8, in random order, so that similar products do not follow each other. Operands
-are random, and take turns so that the cache does not hold them; those of backward passes and of AdamW do not take turns,
-so that the cache may hold the smallest ones. Kernels are queued behind a pause, so that the time of
-the launches is not measured. Attention is causal; sdp is the implementation of cuDNN, flash that of FlashAttention 2.
+widths with tensor parallelism of degree 1 to 8, in random order, so that similar products do not follow each other.
+Operands are random, and take turns so that the cache does not hold them; those of backward passes and of AdamW do not
+take turns, so that the cache may hold the smallest ones. Kernels are queued behind a pause, so that the time of the
+launches is not measured. Attention is causal; sdp is the implementation of cuDNN, flash that of FlashAttention 2.
 Memory rows have bytes/s instead of a share, process rows bytes.
 
   python3 benchmarks/gpu/kernels.py --peak 989.4e12 [--kinds products,attention] [--products 140] > kernels.csv
@@ -17,11 +17,16 @@ import csv
 import itertools
 import math
 import random
+import os
 import sys
 
 import torch
 import torch.nn.functional as F
+from operations import add_norm, add_product, swiglu  # from this folder
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import names_of
 
 # hidden size, size of the MLP, heads, heads of keys and values, size of a head
 WIDTHS = ((2048, 8192, 32, 8, 64), (4096, 14336, 32, 8, 128), (8192, 28672, 64, 8, 128), (16384, 53248, 128, 8, 128))
@@ -91,11 +96,6 @@ def products(count):
         del weight
 
 
-def add_product(y, x, total):
-    """total += y^T x, in float32."""
-    torch.ops.aten.addmm.dtype_out(total, y.t(), x, torch.float32, out=total)
-
-
 def attention_shapes():
     """Returns (sequences, tokens, heads, heads of keys and values, size of a head)."""
     for tokens in (1024, 2048, 4096, 8192, 16384, 32768):
@@ -132,30 +132,6 @@ def attention():
                 print(f"{name}, {shape}: {str(error).splitlines()[0]}", file=sys.stderr)
 
 
-def fused(function):
-    """Compiles a function of tensors of [tokens, ..] for any number of tokens."""
-    compiled = torch.compile(function)
-
-    def call(*tensors):
-        for tensor in tensors:
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return compiled(*tensors)
-    return call
-
-
-@fused
-def add_norm(x, residual):
-    total = x + residual
-    wide = total.float()
-    return total, (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
-
-
-@fused
-def swiglu(gate_up):
-    gate, up = gate_up.chunk(2, -1)
-    return (F.silu(gate.float()) * up.float()).to(gate_up.dtype)
-
-
 def memory_kernels():
     """Yields rows of kernels whose time is that of memory: share_of_peak is in bytes/s here."""
     def row(name, byte_count, call, operands):
@@ -169,7 +145,8 @@ def memory_kernels():
         del operands
     for tokens, hidden in itertools.product((256, 1024, 4096, 16384), (2048, 4096, 8192)):
         size = 2 * tokens * hidden
-        operands = operand_sets(lambda: (random_tensor(tokens, hidden), random_tensor(tokens, hidden)), 4 * size)
+        operands = operand_sets(lambda: (random_tensor(tokens, hidden), random_tensor(tokens, hidden),
+                                         torch.ones(hidden, device="cuda")), 4 * size)
         yield row("add_norm", 4 * size, add_norm, operands)
         operands = operand_sets(lambda: (random_tensor(tokens, 2 * hidden),), 3 * size)
         yield row("swiglu", 3 * size, swiglu, operands)
@@ -211,21 +188,21 @@ def process_memory():
     dist.destroy_process_group()
 
 
+KINDS = {"process": lambda a: process_memory(), "products": lambda a: products(a.products),
+         "attention": lambda a: attention(), "memory": lambda a: memory_kernels()}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--peak", type=float, required=True, help="FLOP/s in bfloat16, of the data sheet")
-    p.add_argument("--kinds", default="process,products,attention,memory")
+    p.add_argument("--kinds", type=names_of(KINDS), default=",".join(KINDS))
     p.add_argument("--products", type=int, default=140, help="number of layer shapes, with three products each")
     a = p.parse_args()
     torch.manual_seed(0)
-    torch._dynamo.config.automatic_dynamic_shapes = False
-    torch._dynamo.config.recompile_limit = 64
-    kinds = {"process": process_memory, "products": lambda: products(a.products), "attention": attention,
-             "memory": memory_kernels}
     out = csv.writer(sys.stdout)
     out.writerow(["kind", "shape", "share_of_peak", "seconds"])
-    for name in a.kinds.split(","):
-        for kind, shape, rate, seconds in kinds[name]():
+    for name in a.kinds:
+        for kind, shape, rate, seconds in KINDS[name](a):
             share = f"{rate / a.peak:.4f}" if kind not in ("memory", "process") else f"{rate:.4e}"
             out.writerow([kind, shape, share, f"{seconds:.4e}"])
             sys.stdout.flush()

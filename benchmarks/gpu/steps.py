@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from operations import add_norm, add_product, fused, swiglu  # from this folder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
@@ -63,11 +64,6 @@ CASES = [
 ]
 
 
-def product(y, x, total):
-    """total += y^T x, in float32."""
-    torch.ops.aten.addmm.dtype_out(total, y.t(), x, torch.float32, out=total)
-
-
 class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, gradient):
@@ -78,7 +74,7 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        product(dy, x, ctx.gradient)
+        add_product(dy, x, ctx.gradient)
         return dy @ weight, None, None
 
 
@@ -94,18 +90,6 @@ class Embedding(torch.autograd.Function):
         tokens, = ctx.saved_tensors
         ctx.gradient.index_add_(0, tokens, dy.float())
         return None, None, None, None
-
-
-def fused(function):
-    """Compiles a function of tensors of [tokens, ..] for any number of tokens."""
-    compiled = torch.compile(function)
-
-    def call(*arguments):
-        for argument in arguments:
-            if isinstance(argument, torch.Tensor) and argument.dim() > 1:
-                torch._dynamo.maybe_mark_dynamic(argument, 0)
-        return compiled(*arguments)
-    return call
 
 
 @fused
@@ -128,7 +112,7 @@ class HeadAndLoss(torch.autograd.Function):
             loss, dlogits = loss_of_chunk(part @ weight.t(), targets[begin:begin + CHUNK, None], scale)
             total += loss
             torch.mm(dlogits, weight, out=dx[begin:begin + CHUNK])
-            product(dlogits, part, gradient)
+            add_product(dlogits, part, gradient)
         ctx.save_for_backward(dx)
         return total * scale
 
@@ -139,22 +123,9 @@ class HeadAndLoss(torch.autograd.Function):
 
 
 @fused
-def add_norm(x, residual, weight):
-    total = x + residual
-    wide = total.float()
-    return total, (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight).to(x.dtype)
-
-
-@fused
 def rotate(x, cos, sin):
     first, second = x.float().chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
-
-
-@fused
-def swiglu(gate_up):
-    gate, up = gate_up.chunk(2, -1)
-    return (F.silu(gate.float()) * up.float()).to(gate_up.dtype)
 
 
 class Model:
@@ -247,8 +218,6 @@ def measure(case):
 
 
 def main():
-    torch._dynamo.config.automatic_dynamic_shapes = False
-    torch._dynamo.config.recompile_limit = 64
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", file=sys.stderr)
     for case in CASES:
         try:

@@ -15,7 +15,7 @@ struct MeshChoice {
   TensorPlan tensor;
   int64_t pipeline = 1, ulysses = 1, ring = 1, data = 1, local_batch = 1;
 
-  /// Names of the kinds of axes with several ranks, of tensor, sequence (ulysses and ring), data and pipeline.
+  /// The kinds of axes with several ranks: "tensor + data". Ulysses and ring axes are of the kind "sequence".
   std::string kind() const;
 };
 
