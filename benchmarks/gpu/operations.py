@@ -1,4 +1,5 @@
-"""Operations that kernels.py measures alone and steps.py in whole steps: fused kernels and the product of a weight gradient."""
+"""Operations that kernels.py measures alone and steps.py in whole steps: fused kernels, and the product of a weight
+gradient."""
 import torch
 import torch.nn.functional as F
 

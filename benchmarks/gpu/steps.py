@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures whole training steps of LLaMA-style models on one GPU. benchmarks/plan/published.py compares plans with them.
+"""Measures whole training steps of LLaMA-style models on one GPU. benchmarks/plan/published.py compares plans with
+them.
 
 The program is what a careful user of PyTorch would write for one device: bfloat16 weights with float32 masters,
 gradients that products accumulate in float32, cuDNN's attention (FlashAttention 2 where it has none), fused kernels by
