@@ -27,13 +27,18 @@ int count_communicators(const Plan& plan) {
   return count > 1 ? count + 1 : count;
 }
 
-// "measured", "assumed", or how many tables of the profile are measured.
+// "measured", "all values assumed", or the parts of the profile that have assumed values.
 std::string origin_text(const Hardware& hardware) {
   const std::vector<TableOrigin> tables = origins(hardware);
   const auto measured = std::ranges::count(tables, true, &TableOrigin::measured);
   if (measured == 0) return "all values assumed";
   if (measured == std::ssize(tables)) return "measured";
-  return fmt::format("{} of {} tables measured, the others assumed", measured, tables.size());
+  std::vector<std::string> assumed;
+  for (const TableOrigin& table : tables) {
+    const std::string part = table.table.substr(0, table.table.find('.'));
+    if (!table.measured && std::ranges::count(assumed, part) == 0) assumed.push_back(part);
+  }
+  return fmt::format("{} of {} tables measured; assumed in {}", measured, tables.size(), join(assumed, ", "));
 }
 
 // Returns "LABEL    TEXT" in lines of at most 100 columns, the later ones indented.
@@ -115,13 +120,18 @@ std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
   return join(texts, ", ");
 }
 
+std::string action_text(const Action& action) {
+  const int microbatch = microbatch_of(action);
+  return fmt::format("at {} ({}, stage {}{})", to_string(action), facts(action.kind).meaning, action.stage,
+                     microbatch < 0 ? "" : fmt::format(", microbatch {}", microbatch));
+}
+
 std::string memory_text(const Plan& plan) {
   const int rank = plan.worst_rank();
   const MemoryBytes& memory = plan.memory_of(rank);
   const std::string needs =
       fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
-                  memory.peak ? fmt::format("at {} ({})", to_string(*memory.peak), facts(memory.peak->kind).meaning)
-                              : "in the update");
+                  memory.peak ? action_text(*memory.peak) : "in the update");
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);

@@ -31,14 +31,26 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
 
 }  // namespace
 
+std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware) {
+  const double limit = smallest.config.run.memory_gib_per_rank, device = hardware.device.memory_bytes;
+  const auto bytes = static_cast<double>(smallest.memory_bytes);
+  std::string text = fmt::format("the smallest needs {} on a rank: {}; use more ranks", gib_text(smallest.memory_bytes),
+                                 smallest.name);
+  if (limit > 0 && bytes > limit * 0x1p30) {
+    text += fmt::format(", or set run.memory_gib_per_rank to {} or more", gib_number(smallest.memory_bytes));
+  }
+  if (bytes > device) {
+    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device), hardware.name);
+  }
+  return text;
+}
+
 std::string explain_search(const SearchResult& result, const Hardware& hardware) {
-  std::string text = fmt::format("search on {}: {} planned, {} fit; {} of {} meshes left out by bounds\n",
-                                 hardware.name, counted(result.planned, "layout"), result.fitting.size(),
-                                 result.left_out, result.meshes);
+  std::string text = fmt::format("search on {}: {} planned, of which {} fit\n", hardware.name,
+                                 counted(result.planned, "layout"), result.fitting.size());
   if (result.fitting.empty()) {
     if (!result.smallest) return text + "  no layout of these ranks is legal\n";
-    return text + fmt::format("  no layout fits; the least memory is {} on a rank: {}\n",
-                              format_bytes(static_cast<double>(result.smallest->memory_bytes)), result.smallest->name);
+    return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
   std::vector<std::vector<std::string>> rows = {
@@ -53,10 +65,14 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
                     fmt::format("{}", found.config.training.local_batch_size), found.name,
                     i == 0 ? "" : reason(best, found)});
   }
-  return text + text_table(rows) +
-         fmt::format("  The first {} rows are the best; each row after them is the fastest that was found of another\n"
-                     "  combination of tensor, sequence, data and pipeline ranks.\n",
-                     std::min(kShown, result.fitting.size()));
+  text += text_table(rows);
+  text += fmt::format("  The first {} rows are the best; each row after them is the fastest that was found of another\n"
+                      "  combination of tensor, sequence, data and pipeline ranks. Offloading is not tried, because\n"
+                      "  no profile has the rate of copies to the host.\n",
+                      std::min(kShown, result.fitting.size()));
+  if (result.left_out == 0) return text;
+  return text + fmt::format("  Of {} meshes, {} were left out: a lower bound of their step is above the tenth row's.\n",
+                            result.meshes, result.left_out);
 }
 
 std::string search_json(const SearchResult& result, const RunFacts& facts) {

@@ -31,7 +31,7 @@ class LayoutSearch {
     base_.parallelism.layout = ParallelismConfig().layout;
   }
 
-  SearchResult run() {
+  SearchResult run(const SearchProgress& progress) {
     std::vector<std::pair<double, MeshChoice>> meshes;
     for (const MeshChoice& mesh : mesh_choices(base_, facts_)) {
       try {
@@ -42,9 +42,10 @@ class LayoutSearch {
     }
     std::ranges::stable_sort(meshes, {}, [](const auto& entry) { return entry.first; });
     result_.meshes = std::ssize(meshes);
-    for (const auto& [bound, mesh] : meshes) {
+    for (int64_t done = 0; const auto& [bound, mesh] : meshes) {
       const bool may_win = bound < limit(mesh.kind());
       may_win ? search_passes(mesh) : void(++result_.left_out);
+      if (progress) progress(++done, result_.meshes);
     }
     refine();
     if (result_.fitting.empty()) search_smallest(meshes);
@@ -89,21 +90,24 @@ class LayoutSearch {
     }
   }
 
+  /// The stages of ZeRO, each with its values of zero_reshard and with copies on each host (HSDP).
   std::vector<Config> with_states(const MeshChoice& mesh, const Config& config) const {
-    if (base_.is_set("parallelism.zero_stage") || base_.is_set("parallelism.zero_reshard")) return {config};
+    const ParallelismConfig& given = base_.parallelism;
+    const bool copies_are_given = base_.is_set("parallelism.data_parallel_replicate_degree") ||
+                                  base_.is_set("parallelism.data_parallel_shard_degree");
     std::vector<Config> all;
     const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
-      all.push_back(config);
-      set_zero(all.back().parallelism, stage, reshard);
+      if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return;
+      if (base_.is_set("parallelism.zero_reshard") && name_of(reshard) != given.zero_reshard) return;
+      if (copies_are_given && stage == 0) return;
+      set_zero(all.emplace_back(config).parallelism, stage, reshard);
       if (replicas > 1) all.back().parallelism.data_parallel_replicate_degree = replicas;
     };
     add_zero(0, Reshard::step, 1);
-    if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all;
+    if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
     std::vector<int64_t> copies = {1};
     const int64_t on_host = facts_.hardware->device.per_host / (mesh.tensor.ranks() * mesh.ulysses * mesh.ring);
-    const bool given = base_.is_set("parallelism.data_parallel_replicate_degree") ||
-                       base_.is_set("parallelism.data_parallel_shard_degree");
-    if (!given && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
+    if (!copies_are_given && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
       copies.push_back(mesh.data / on_host);
     }
     for (const int64_t replicas : copies) {
@@ -112,7 +116,17 @@ class LayoutSearch {
         add_zero(3, reshard, replicas);
       }
     }
+    if (copies_are_given) std::erase_if(all, [&](const Config& state) { return !has_mesh(state); });
     return all;
+  }
+
+  bool has_mesh(const Config& config) const {
+    try {
+      make_mesh(config, facts_.ranks);
+      return true;
+    } catch (const ConfigError&) {
+      return false;
+    }
   }
 
   std::vector<ActivationCheckpointConfig> recomputations() const {
@@ -168,6 +182,22 @@ class LayoutSearch {
          });
   }
 
+  /// The mesh with the schedules and the placements of the vocabulary that need least memory.
+  std::vector<Config> lean_pipelines(const MeshChoice& mesh) const {
+    std::vector<Config> all = {with_mesh(base_, mesh)};
+    const auto vary = [&](const std::string& key, const std::string& value, int stages) {
+      if (base_.is_set(key) || stages * mesh.pipeline > base_.model.num_hidden_layers) return;
+      for (size_t i = 0, before = all.size(); i < before; ++i) {
+        const auto problem = set_from_word(*find_key(key), all.emplace_back(all[i]), value);
+        ORTHANT_CHECK(!problem, key, value);
+      }
+    };
+    if (mesh.pipeline == 1) return all;
+    vary("parallelism.pipeline_parallel_schedule", "v_min", 2);
+    vary("parallelism.vocabulary_parallel", "algorithm_2", 1);
+    return all;
+  }
+
   /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
   void search_smallest(const std::vector<std::pair<double, MeshChoice>>& meshes) {
     std::vector<std::pair<int64_t, std::pair<std::string, Config>>> all;
@@ -175,12 +205,14 @@ class LayoutSearch {
     for (const auto& [bound, mesh] : meshes) least_batch = std::min(least_batch, mesh.local_batch);
     for (const auto& [bound, mesh] : meshes) {
       if (mesh.local_batch != least_batch) continue;
-      const auto bounds = bounds_of(with_mesh(base_, mesh), recomputations().back());
-      if (!bounds) continue;
-      for (Config& config : with_states(mesh, with_mesh(base_, mesh))) {
-        config.activation_checkpoint = recomputations().back();
-        const int64_t bytes = bounds->memory_bytes(config);
-        all.emplace_back(bytes, std::pair(mesh.kind(), std::move(config)));
+      for (const Config& pipeline : lean_pipelines(mesh)) {
+        const auto bounds = bounds_of(pipeline, recomputations().back());
+        if (!bounds) continue;
+        for (Config& config : with_states(mesh, pipeline)) {
+          config.activation_checkpoint = recomputations().back();
+          const int64_t bytes = bounds->memory_bytes(config);
+          all.emplace_back(bytes, std::pair(mesh.kind(), std::move(config)));
+        }
       }
     }
     std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
@@ -254,6 +286,14 @@ class LayoutSearch {
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };
 
+// Throws the refusal of the run with one rank on every axis whose key is not set: the law that excludes all layouts, if
+// one key breaks it. Returns if this run is legal.
+void refuse_given_keys(Config config, const RunFacts& facts) {
+  config.parallelism.layout = ParallelismConfig().layout;
+  check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
+  make_sharding(config, facts);
+}
+
 }  // namespace
 
 const std::vector<std::string>& searched_keys() {
@@ -278,26 +318,35 @@ const std::vector<std::string>& searched_keys() {
   return keys;
 }
 
-SearchResult search_layouts(const Config& config, const RunFacts& facts) { return LayoutSearch(config, facts).run(); }
+SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress) {
+  return LayoutSearch(config, facts).run(progress);
+}
+
+std::shared_ptr<const Hardware> find_hardware(const Config& config, int ranks) {
+  const std::string& given = config.run.hardware;
+  if (given.empty() && config.run.device == "cpu") return nullptr;
+  const Hardware hardware = load_hardware(given.empty() ? "h100-8x" : given);
+  return std::make_shared<const Hardware>(for_ranks_of_host(hardware, ranks));
+}
 
 Config with_chosen_layout(const Config& config, const RunFacts& facts) {
   if (config.parallelism.layout != "auto") return config;
   RunFacts with_hardware = facts;
   if (!facts.hardware) {
-    const char* const name = config.run.device == "cuda" ? "h100-8x" : "this-cpu";
-    with_hardware.hardware = std::make_shared<const Hardware>(load_hardware(name));
+    Config named = config;
+    if (config.run.hardware.empty() && config.run.device == "cpu") named.run.hardware = "this-cpu";
+    with_hardware.hardware = find_hardware(named, facts.ranks);
   }
   const SearchResult result = search_layouts(config, with_hardware);
   if (!result.fitting.empty()) return result.fitting.front().config;
   const std::string where = config.locate("parallelism.layout");
   if (!result.smallest) {
+    refuse_given_keys(config, facts);
     throw ConfigError(fmt::format("{} finds no legal layout of {}; set fewer keys, or change run.ranks", where,
                                   counted(facts.ranks, "rank")));
   }
-  throw ConfigError(fmt::format("{} finds no layout that fits: the smallest needs {} on a rank: {}; use more ranks, or "
-                                "set run.memory_gib_per_rank to {} or more",
-                                where, gib_text(result.smallest->memory_bytes), result.smallest->name,
-                                gib_number(result.smallest->memory_bytes)));
+  throw ConfigError(fmt::format("{} finds no layout that fits: {}", where,
+                                smallest_text(*result.smallest, *with_hardware.hardware)));
 }
 
 }  // namespace orthant

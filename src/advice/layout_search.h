@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,13 +46,22 @@ struct SearchResult {
   int64_t meshes = 0, left_out = 0;     // numbers of mesh choices, and of those that a bound excludes
 };
 
-/// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware.
-SearchResult search_layouts(const Config& config, const RunFacts& facts);
+/// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls progress(done, total), if it is
+/// given, after each mesh.
+using SearchProgress = std::function<void(int64_t done, int64_t total)>;
+SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress = {});
+
+/// The machine to plan for, as the ranks use it: run.hardware, or else h100-8x for CUDA devices, or else nullptr.
+/// Throws as load_hardware().
+std::shared_ptr<const Hardware> find_hardware(const Config& config, int ranks);
 
 /// Resolves parallelism.layout = "auto": returns the configuration with the fastest layout that fits. The hardware is
-/// facts.hardware, or else h100-8x for CUDA devices and this-cpu for CPUs. Returns other configurations as they are.
-/// Throws ConfigError if no layout fits; the message has the layout that needs least memory.
+/// facts.hardware, or else that of find_hardware(), or else this-cpu. Returns other configurations as they are.
+/// Throws ConfigError if no layout fits, with the layout that needs least memory, or with the law that excludes all.
 Config with_chosen_layout(const Config& config, const RunFacts& facts);
+
+/// For a search in which nothing fits: the least memory, its layout, and what to change.
+std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware);
 
 /// Returns the ten best layouts, and the best of every other kind, as a table; or the smallest memory that works.
 std::string explain_search(const SearchResult& result, const Hardware& hardware);

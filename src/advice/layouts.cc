@@ -114,14 +114,17 @@ std::string explain_layouts(const Plan& plan) {
     if (!layout.refusal.empty()) refused += fmt::format("  {} is left out: {}\n", layout.change, layout.refusal);
   }
   std::erase_if(layouts, [](const Alternative& layout) { return !layout.refusal.empty(); });
+  const bool all_fit =
+      std::ranges::all_of(layouts, [&](const Alternative& one) { return fits_a_device(plan, one.memory_bytes); });
   // Marks the least of those that fit.
-  const auto mark = [&](const char* text, auto value) {
+  const auto mark = [&](const std::string& text, auto value) {
     Alternative* least = nullptr;
     for (Alternative& layout : layouts) {
       if (!fits_a_device(plan, layout.memory_bytes)) continue;
       if (least == nullptr || value(layout) < value(*least)) least = &layout;
     }
-    if (least != nullptr) least->remark += (least->remark.empty() ? "" : ", ") + std::string(text);
+    if (least == nullptr) return;
+    least->remark += (least->remark.empty() ? "" : ", ") + text + (all_fit ? "" : " of those that fit");
   };
   if (plan.step_time) mark("fastest", [](const Alternative& layout) { return layout.step_seconds; });
   mark("sends least", [](const Alternative& layout) { return layout.communication_bytes; });

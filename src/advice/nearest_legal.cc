@@ -23,7 +23,7 @@ constexpr int64_t kReach = 16, kFurtherReach = 2;
 // True if the user can change the key: its value is neither the launcher's nor that of a model to continue.
 bool can_change(const Config& config, const std::string& key) {
   const auto origin = config.origins.find(key);
-  return origin == config.origins.end() || (origin->second != "launcher" && !origin->second.ends_with("/config.json"));
+  return origin == config.origins.end() || (origin->second != "launcher" && !origin->second.ends_with(".json"));
 }
 
 // True if both values are numbers on the same side of the key's present one, so that the second adds nothing.

@@ -67,25 +67,28 @@ void define_plan(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Validator(CLI::IsMember({"memory", "communication", "schedule", "layouts", "all"})).description(""));
-  app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
-  app.add_option("--hardware", arguments.hardware,
-                 "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
-      ->type_name("NAME")
-      ->check(named("h100-8x"));
+  app.add_option("--svg", arguments.svg, "draw the schedule into FILE")
+      ->type_name("FILE")
+      ->check(named("schedule.svg"));
   auto* search = app.add_flag("--search", arguments.search,
                               "plan many layouts, and print the fastest that fit the hardware");
   app.add_option("--write", arguments.write, "write the run file of the fastest layout to FILE")
       ->type_name("FILE")
+      ->check(named("best.toml"))
       ->needs(search);
-  // A short name of a key, which the help of --hf names.
-  const auto setting = [&](const char* option, const char* key) {
-    app.add_option_function<std::string>(
-           option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); })
-        ->group("");
+  // A short name of a key. CLI11 passes options on in the order in which they are defined.
+  const auto setting = [&](const char* option, const char* key, const char* help = "") {
+    return app.add_option_function<std::string>(
+        option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); },
+        help);
   };
-  setting("--ranks", "run.ranks");
-  setting("--seq-len", "training.seq_len");
-  setting("--global-batch", "training.global_batch_size");
+  setting("--hardware", "run.hardware", "compute seconds for this machine: h100-8x, or a TOML file (docs/hardware.md)")
+      ->type_name("NAME")
+      ->check(named("h100-8x"));
+  for (const auto& [option, key] : {std::pair("--ranks", "run.ranks"), std::pair("--seq-len", "training.seq_len"),
+                                    std::pair("--global-batch", "training.global_batch_size")}) {
+    setting(option, key)->group("");  // the help of --hf names them
+  }
 }
 
 void define_verify(CLI::App& app, Command& command) {

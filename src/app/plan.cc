@@ -8,6 +8,7 @@
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "app/streams.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "hardware/hardware.h"
 #include "plan/plan.h"
@@ -18,19 +19,44 @@
 namespace orthant {
 namespace {
 
+// Too little memory is only a warning here, because the plan may be for other machines.
+void warn_about(const Plan& plan) {
+  const bool is_for_cpus = plan.config.run.device == "cpu";
+  const MemoryNeed need = is_for_cpus ? memory_need(plan, plan.mesh.size(), machine_memory()) : MemoryNeed();
+  for (const std::string& warning :
+       {need.warning, idle_ranks_warning(plan), empty_ranks_warning(plan), idle_settings_warning(plan)}) {
+    if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
+  }
+}
+
+// Draws a progress bar if the search takes longer than two seconds.
+SearchProgress long_progress() {
+  return [start = Clock::now(), draw = SearchProgress()](int64_t done, int64_t total) mutable {
+    if (!draw && seconds_since(start) < 2) return;
+    if (!draw) draw = make_progress_callback("searching", "meshes");
+    draw(done, total);
+  };
+}
+
 int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
   if (!facts.hardware) {
     throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
   }
-  const SearchResult result = search_layouts(config, facts);
+  const SearchResult result = search_layouts(config, facts, long_progress());
   std::string text = arguments.json ? search_json(result, facts) : explain_search(result, *facts.hardware);
   if (result.fitting.empty()) {
     std::fputs(text.c_str(), stdout);
+    if (result.planned == 0) advised_plan(config, facts);  // throws the law that excludes all layouts
+    if (!arguments.write.empty()) {
+      throw ConfigError(fmt::format("--write {}: no file was written, because no layout fits", arguments.write));
+    }
     return result.planned > 0 ? kDone : kFailed;
   }
   const Config& best = result.fitting.front().config;
-  if (!arguments.json) text += "\n" + explain_answer(make_plan(best, facts));
+  const Plan plan = make_plan(best, facts);
+  if (!arguments.json) text += "\n" + explain_answer(plan);
   std::fputs(text.c_str(), stdout);
+  warn_about(plan);
   if (!arguments.write.empty()) {
     write_file("--write", arguments.write, print_config(best));
     if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
@@ -40,7 +66,9 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
 
 }  // namespace
 
-int plan(const PlanArguments& arguments) {
+int plan(const PlanArguments& given) {
+  PlanArguments arguments = given;
+  if (arguments.search) arguments.overrides.push_back("parallelism.layout=auto");  // the search chooses it
   if (!arguments.run_file.empty() && !arguments.hf.empty()) {
     throw UsageError(fmt::format(
         "unexpected argument {}: --hf takes the place of a RUN_FILE, and settings have the form section.key=VALUE\n"
@@ -58,11 +86,7 @@ int plan(const PlanArguments& arguments) {
   }
   RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
                                         : facts_of_model(config);
-  const std::string hardware =
-      arguments.hardware.empty() && config.run.device == "cuda" ? "h100-8x" : arguments.hardware;
-  if (!hardware.empty()) {
-    facts.hardware = std::make_shared<const Hardware>(for_ranks_of_host(load_hardware(hardware), facts.ranks));
-  }
+  facts.hardware = find_hardware(config, facts.ranks);
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
   const Sections sections =
@@ -71,14 +95,7 @@ int plan(const PlanArguments& arguments) {
   if (!arguments.json && arguments.show.empty()) {
     std::fputs("\nmore with --show: memory, communication, schedule, layouts, or all\n", stdout);
   }
-  // Too little memory is only a warning here, because the plan may be for other machines.
-  const bool is_for_cpus = config.run.device == "cpu";
-  const MemoryNeed need =
-      is_for_cpus ? memory_need(the_plan, the_plan.mesh.size(), machine_memory()) : MemoryNeed();
-  for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan), empty_ranks_warning(the_plan),
-                                     idle_settings_warning(the_plan)}) {
-    if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
-  }
+  warn_about(the_plan);
   if (!arguments.svg.empty()) {
     write_file("--svg", arguments.svg, planned_svg(the_plan));
     if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);

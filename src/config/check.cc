@@ -122,12 +122,13 @@ void check_offload(const Config& config) {
 void check_settings_without_effect(const Config& config) {
   if (config.model.objective != "masked") require_default(config, "model.masked_share", "model.objective");
   if (!config.data.mask_documents) require_default(config, "data.long_documents", "data.mask_documents");
-  if (config.parallelism.zero_stage == 0) {
+  const bool is_chosen = config.parallelism.layout == "auto" && !config.is_set("parallelism.zero_stage");
+  if (config.parallelism.zero_stage == 0 && !is_chosen) {
     require_default(config, "parallelism.data_parallel_shard_degree", "parallelism.zero_stage");
     require_default(config, "parallelism.data_parallel_replicate_degree", "parallelism.zero_stage");
   }
   if (config.training.max_norm == 0) require_default(config, "training.clip_by", "training.max_norm");
-  if (config.parallelism.zero_stage < 3) {
+  if (config.parallelism.zero_stage < 3 && !is_chosen) {
     require_default(config, "parallelism.zero_reshard", "parallelism.zero_stage");
   }
   const auto read = optimizer_spec(config.optimizer).settings;

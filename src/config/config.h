@@ -28,6 +28,7 @@ struct RunConfig {
   int64_t threads_per_rank = 0;
   double timeout_s = 600.0;
   double memory_gib_per_rank = 0;
+  std::string hardware;
 };
 
 struct ModelConfig : Architecture {

@@ -68,6 +68,9 @@ const Key kTable[] = {
   KEY(run, threads_per_rank, between(0, 1024), "", "threads of a rank; 0 = cores / ranks, at least 1"),
   KEY(run, memory_gib_per_rank, at_least(0), "GiB",
       "limit on the planned tensors of each rank, also for tensor_parallel_kind = \"auto\"; 0 = no limit"),
+  KEY(run, hardware, any(), "",
+      "profile or hardware file of the machine whose step times orthant plan and layout = \"auto\" compute; empty = "
+      "h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for \"auto\")"),
   KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for another rank before the run stops"),
 
   KEY(model, from, any(), "",

@@ -13,12 +13,12 @@ enum class NumberLaw {
   positive,      // > 0 and at most 1e30
   not_negative,  // 0 to 1e30
   at_least_one,  // 1 to 1e30
-  share,         // > 0 and at most 1
+  share,         // 1e-6 to 1
   fraction,      // 0 to 1
   optional_factor,  // 0 to 100; 0 if it is missing
   optional_share,   // as share; 1 if it is missing
   tail,          // 0 to 2
-  message_share  // > 0 and at most 2; at most 1 unless bidirectional
+  message_share  // 1e-6 to 2; at most 1 unless bidirectional
 };
 
 /// Law of a whole number: 1 to 1e9. One that is `optional` may be missing, and is then 0.

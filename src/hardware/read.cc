@@ -138,7 +138,7 @@ struct TableReader {
     };
     switch (law) {
       case NumberLaw::share:
-      case NumberLaw::optional_share: return require(value > 0 && value <= 1, "must be positive and at most 1");
+      case NumberLaw::optional_share: return require(value >= 1e-6 && value <= 1, "must be from 1e-6 to 1");
       case NumberLaw::optional_factor: return require(value >= 0 && value <= 100, "must be from 0 to 100");
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");
@@ -154,9 +154,9 @@ struct TableReader {
 
   std::optional<std::string> check_message_share(double value) const {
     const bool bidirectional = table["bidirectional"].value_or(false);
-    if (value > 0 && value <= (bidirectional ? 2 : 1)) return {};
-    return bidirectional ? "must be positive and at most 2"
-                         : "must be positive and at most 1; a share of both directions needs bidirectional = true";
+    if (value >= 1e-6 && value <= (bidirectional ? 2 : 1)) return {};
+    return bidirectional ? "must be from 1e-6 to 2"
+                         : "must be from 1e-6 to 1; a share of both directions needs bidirectional = true";
   }
 };
 

@@ -1,6 +1,7 @@
 #include "model/linear.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cpu/Utils.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -14,6 +15,25 @@ namespace orthant {
 namespace {
 
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS's values
+
+// Without the matrix instructions of AMX, MKL multiplies bfloat16 at half the rate of float32: see
+// benchmarks/zero/RESULTS.md.
+bool has_fast_bfloat16_product() {
+  static const bool fast = cblas_gemm_bf16bf16f32 != nullptr && at::cpu::init_amx();
+  return fast;
+}
+
+// sum (+)= a b with the operands converted to the dtype of sum. They are converted in parts of the contracted dim, of
+// about 2 MiB, so that the copies need little memory.
+void add_product_of_parts(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, bool add) {
+  constexpr int64_t kPartElements = 512 * 1024;
+  const int64_t depth = a.size(1), part = std::max<int64_t>(64, kPartElements / (a.size(0) + b.size(1)));
+  for (int64_t begin = 0; begin < depth; begin += part) {
+    const int64_t length = std::min(part, depth - begin);
+    at::addmm_out(sum, sum, a.narrow(1, begin, length).to(sum.scalar_type()),
+                  b.narrow(0, begin, length).to(sum.scalar_type()), add || begin > 0 ? 1 : 0);
+  }
+}
 
 at::Tensor gradients(const at::Tensor& x, const Weight& weight, const at::Tensor& dy_BTO, bool wants_dx) {
   const at::Tensor dy = dy_BTO.contiguous().view({-1, dy_BTO.size(-1)});
@@ -69,8 +89,8 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
     const at::Tensor rows = rows_of(t);
     return rows.stride(1) == 1 && (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
   };
-  const bool narrow = a.is_cpu() && a.scalar_type() == at::kBFloat16 && cblas_gemm_bf16bf16f32 != nullptr;
-  if (narrow && sum.stride(1) == 1 && in_rows(sum)) {
+  const bool bfloat16_on_cpu = a.is_cpu() && a.scalar_type() == at::kBFloat16;
+  if (bfloat16_on_cpu && has_fast_bfloat16_product() && sum.stride(1) == 1 && in_rows(sum)) {
     const at::Tensor left = in_rows(a) ? a : a.contiguous(), right = in_rows(b) ? b : b.contiguous();
     const auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
     const auto turned = [](const at::Tensor& t) { return t.stride(1) == 1 ? kNoTrans : kTrans; };
@@ -83,14 +103,14 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
                            leading(sum));
     return;
   }
-  // The product is not rounded before the addition: CUDA multiplies with output in the sum's dtype, others convert the
-  // operands first.
-  const at::ScalarType type = sum.scalar_type();
-  const at::Tensor product = a.is_cuda() ? at::mm(a, b, type) : a.to(type).mm(b.to(type));
-  if (add) {
-    sum.add_(product);
+  // The product is not rounded before the addition: CUDA multiplies with output in the sum's dtype, CPUs convert the
+  // operands.
+  if (!a.is_cuda()) {
+    add_product_of_parts(sum, a, b, add);
+  } else if (add) {
+    sum.add_(at::mm(a, b, sum.scalar_type()));
   } else {
-    sum.copy_(product);
+    sum.copy_(at::mm(a, b, sum.scalar_type()));
   }
 }
 

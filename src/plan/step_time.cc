@@ -179,18 +179,23 @@ double turns_on_cores(const Hardware& hardware, const Mesh& mesh) {
 void share_cores(const ParameterPlacement& plan, const Timeline& timeline, double last_pass, StepTime& time) {
   const DeviceTable& device = plan.facts.hardware->device;
   if (device.shared_cores == 0) return;
+  const bool crosses_hosts = group_on_hosts(plan.mesh, *plan.facts.hardware, 0, plan.gradient_axes).hosts > 1;
+  const Collectives collectives = crosses_hosts ? Collectives::waiting_for_link : Collectives::copying;
   double until_last_pass = last_pass, whole = timeline.makespan;
   for (const std::vector<int64_t>& host : ranks_of_rows(plan.mesh, device.per_host)) {
-    until_last_pass =
-        std::max(until_last_pass, seconds_on_shared_cores(timeline, last_pass, host, device.shared_cores));
-    whole = std::max(whole, seconds_on_shared_cores(timeline, timeline.makespan, host, device.shared_cores));
+    const auto seconds_until = [&](double until_s) {
+      return seconds_on_shared_cores(timeline, until_s, host, device.shared_cores, collectives);
+    };
+    until_last_pass = std::max(until_last_pass, seconds_until(last_pass));
+    whole = std::max(whole, seconds_until(timeline.makespan));
   }
-  const double factor = turns_on_cores(*plan.facts.hardware, plan.mesh);  // of work that all ranks do at the same time
+  // The factor of work that all ranks do at the same time.
+  const double factor = turns_on_cores(*plan.facts.hardware, plan.mesh), of_messages = crosses_hosts ? 1 : factor;
   time.sharing = until_last_pass - last_pass;
   const double after_row = time.reductions - (timeline.makespan - last_pass);
-  time.reductions = std::max(0.0, whole - until_last_pass) + factor * after_row;
+  time.reductions = std::max(0.0, whole - until_last_pass) + of_messages * after_row;
   time.update *= factor;
-  time.gathers *= factor;
+  time.gathers *= of_messages;
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST(Answer, SaysWhetherTheRunFits) {
   EXPECT_EQ(fit_of(plan_on(&enough, 4)).spare_bytes(), 1 << 30);
   EXPECT_FALSE(fastest_that_fits(plan_on(&enough, 4)));
   EXPECT_TRUE(
-      says(explain(plan_on(&enough, 4), Sections::all()), {"hardware h100-8x, ", " tables measured, the others assumed",
+      says(explain(plan_on(&enough, 4), Sections::all()), {"hardware h100-8x, ", " tables measured; assumed in ",
                                                            "tokens/s", "products ", "fits with 1.0 GiB to spare"}));
   EXPECT_TRUE(
       says(explain(plan_on(&little, 4), Sections::all()), {"does not fit, lacks 1.0 GiB", " fits, with a step of "}));

@@ -168,6 +168,47 @@ TEST(LayoutSearch, ResolvesAuto) {
   EXPECT_EQ(kept.parallelism.pipeline_parallel_degree, 4);
 }
 
+// Keys of sharded states keep their values while the search chooses the stage. Control: without the key it also finds
+// layouts with other values.
+TEST(LayoutSearch, KeepsKeysOfShardedStates) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const auto found = [&](const Words& keys) { return search_layouts(config_of(8, keys), facts).fitting; };
+  const auto never = found({"parallelism.zero_reshard=never"});
+  ASSERT_FALSE(never.empty());
+  for (const FoundLayout& layout : never) {
+    EXPECT_EQ(layout.config.parallelism.zero_stage, 3) << layout.name;
+    EXPECT_EQ(layout.config.parallelism.zero_reshard, "never") << layout.name;
+  }
+  const Config shards = config_of(8, {"parallelism.layout=auto", "parallelism.data_parallel_shard_degree=4"});
+  EXPECT_NO_THROW(check_config(shards, {.only_plans = true, .nccl = true, .no_ucx = {}}));
+  for (const FoundLayout& layout : search_layouts(shards, facts).fitting) {
+    EXPECT_GT(layout.config.parallelism.zero_stage, 0) << layout.name;
+    EXPECT_EQ(layout.config.parallelism.data_parallel_shard_degree, 4) << layout.name;
+  }
+  const auto is_replicated = [](const FoundLayout& layout) { return layout.config.parallelism.zero_stage == 0; };
+  EXPECT_TRUE(std::ranges::any_of(found({}), is_replicated));
+}
+
+// If a key excludes all layouts, the refusal names it and its law.
+TEST(LayoutSearch, NamesTheKeyThatExcludesAllLayouts) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const Config config = config_of(8, {"parallelism.layout=auto", "parallelism.tensor_parallel_degree=3"});
+  try {
+    advised_plan(config, facts);
+    ADD_FAILURE() << "8 ranks cannot have 3 tensor ranks";
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(says(error.what(), {"parallelism.tensor_parallel_degree = 3", "set it to 4 or 2"})) << error.what();
+  }
+}
+
+// The machine of a plan is run.hardware, else h100-8x for CUDA devices and none for CPUs.
+TEST(LayoutSearch, FindsTheHardwareOfARun) {
+  EXPECT_EQ(find_hardware(config_of(8), 8)->name, "h100-8x");
+  EXPECT_EQ(find_hardware(config_of(8, {"run.hardware=b200"}), 8)->name, "b200-8x");
+  EXPECT_EQ(find_hardware(config_of(8, {"run.device=cpu"}), 8), nullptr);
+  EXPECT_EQ(find_hardware(config_of(8, {"run.device=cpu", "run.hardware=this-cpu"}), 8)->name, "this-cpu");
+}
+
 // A limit that no layout meets is refused with the memory of the smallest layout, and that limit is enough.
 TEST(LayoutSearch, RefusesAutoWithTheSmallestMemory) {
   const RunFacts facts = facts_on(h100_of(80), 4);
@@ -244,7 +285,8 @@ TEST(LayoutSearch, NamesTheSmallestMemoryWhereNothingFits) {
   const SearchResult result = search_layouts(config_of(4), facts_on(small, 4));
   EXPECT_TRUE(result.fitting.empty());
   ASSERT_TRUE(result.smallest);
-  EXPECT_TRUE(says(explain_search(result, small), {"no layout fits; the least memory is ", result.smallest->name}));
+  EXPECT_TRUE(says(explain_search(result, small),
+                   {"no layout fits: the smallest needs ", result.smallest->name, "use more ranks"}));
 }
 
 // Slow links between single-device hosts make another layout the best.

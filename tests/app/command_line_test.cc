@@ -51,10 +51,13 @@ TEST(CommandLine, PlansAModelOnHardware) {
   const auto plan = std::get<PlanArguments>(parse_command_line(
       {"plan", "--hf", "model", "--ranks", "64", "--seq-len", "8192", "--global-batch", "256", "--hardware", "b200-8x",
        "run.ranks=32"}));
-  EXPECT_EQ(plan.hardware, "b200-8x");
-  EXPECT_EQ(plan.overrides, (Words{"run.ranks=64", "training.seq_len=8192", "training.global_batch_size=256",
-                                   "run.ranks=32"}));
-  EXPECT_NE(error_of({"plan", "--hf", "model", "--hardware", ""}).find("is empty"), std::string::npos);
+  EXPECT_EQ(plan.overrides, (Words{"run.hardware=b200-8x", "run.ranks=64", "training.seq_len=8192",
+                                   "training.global_batch_size=256", "run.ranks=32"}));
+  for (const Words& options : {Words{"--hardware", ""}, Words{"--svg", ""}, Words{"--search", "--write", ""}}) {
+    Words words = {"plan", "--hf", "model"};
+    words.insert(words.end(), options.begin(), options.end());
+    EXPECT_NE(error_of(words).find("is empty"), std::string::npos) << options[0];
+  }
 }
 
 TEST(CommandLine, PlanShowsNamedSections) {

@@ -140,7 +140,8 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
       {with("memory", "", "[xyzzy]"),
        "m.toml:17:2: unknown key xyzzy; the keys here are name, description, device, peak_flop_per_s, memory, "
        "products, attention, step, same_host, between_hosts, process_memory"},
-      {with("memory", "share", "share = 1.5"), "memory.share = 1.5 (m.toml:20:9) must be positive and at most 1"},
+      {with("memory", "share", "share = 1.5"), "memory.share = 1.5 (m.toml:20:9) must be from 1e-6 to 1"},
+      {with("memory", "share", "share = 1e-320"), "memory.share = 1e-320 (m.toml:20:9) must be from 1e-6 to 1"},
       {with("memory", "latency_seconds", "latency_seconds = -1e-6"),
        "memory.latency_seconds = -1e-06 (m.toml:21:19) must be from 0 to 1e30"},
       {with("memory", "origin", "origin = \"guess\""),
@@ -170,9 +171,9 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
 TEST(HardwareFile, BadLinksAndTablesAreRefused) {
   const BadFile table[] = {
       {with("same_host.message", "share", "share = 2.1"),
-       "same_host.message.share = 2.1 (m.toml:64:9) must be positive and at most 2"},
+       "same_host.message.share = 2.1 (m.toml:64:9) must be from 1e-6 to 2"},
       {with("same_host.message", "bidirectional", ""),
-       "same_host.message.share = 1.5588 (m.toml:64:9) must be positive and at most 1; a share of both directions "
+       "same_host.message.share = 1.5588 (m.toml:64:9) must be from 1e-6 to 1; a share of both directions "
        "needs bidirectional = true"},
       {with("same_host.all_reduce", "", "[same_host.all_reduce]"),
        "same_host.all_reduce = {...} (m.toml:68:1) must be a list of tables: [[same_host.all_reduce]]"},
@@ -183,7 +184,7 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
        "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
        "than device.memory_bytes = 180000000000"},
       {with("attention.forward", "tail", "tail = 0\nnarrow_head_share = 1.1"),
-       "attention.forward.narrow_head_share = 1.1 (m.toml:44:21) must be positive and at most 1"},
+       "attention.forward.narrow_head_share = 1.1 (m.toml:44:21) must be from 1e-6 to 1"},
       {with("products", "half_work_flop", "half_work_flop = 1e9\noperand_traffic = -1"),
        "products.operand_traffic = -1 (m.toml:33:19) must be from 0 to 100"},
       {with("step", "compute_share", "compute_share = 1\ncall_seconds = 101"),

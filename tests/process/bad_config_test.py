@@ -107,6 +107,15 @@ class RunFile(ProcessTest):
         (self.folder / "machine.toml").write_text("[device]\nper_host = -1\n")
         self.assert_says(self.orthant("plan", "run.toml", "--search", "--hardware", "machine.toml"), 1, "machine.toml")
 
+    def test_search_without_result(self):
+        """A search in which nothing fits writes no file and says so; a law that excludes all layouts has its name."""
+        search = ("plan", "run.toml", "--search", "--hardware", "this-cpu", "--write", "best.toml")
+        self.assert_says(self.orthant(*search, "run.memory_gib_per_rank=0.0001"), 1, "--write best.toml",
+                         "no layout fits")
+        self.assert_says(self.orthant(*search, "parallelism.tensor_parallel_degree=3"), 1,
+                         "parallelism.tensor_parallel_degree = 3", "set it to 2")
+        self.assertFalse((self.folder / "best.toml").exists())
+
     def test_same_error_under_launcher(self):
         self.append("training", "seq_length = 64")
         environment = {"WORLD_SIZE": "1", "RANK": "0"}

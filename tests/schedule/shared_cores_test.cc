@@ -27,6 +27,7 @@ TEST(SharedCores, ExampleOfTheHeader) {
   timeline.spans.push_back({0, Stream::collective, pass, 0, 2});  // copies on a second core
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 2), 4);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 1), 6);
+  EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 1, Collectives::waiting_for_link), 4);
   timeline.spans.back().stream = Stream::send;
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 1), 4);
 }
