@@ -32,20 +32,12 @@ class LayoutSearch {
   }
 
   SearchResult run(const SearchProgress& progress) {
-    std::vector<std::pair<double, MeshChoice>> meshes;
-    for (const MeshChoice& mesh : mesh_choices(base_, facts_)) {
-      try {
-        meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
-      } catch (const ConfigError&) {
-        ++result_.refused;
-      }
-    }
-    std::ranges::stable_sort(meshes, {}, [](const auto& entry) { return entry.first; });
-    result_.meshes = std::ssize(meshes);
-    for (int64_t done = 0; const auto& [bound, mesh] : meshes) {
-      const bool may_win = bound < limit(mesh.kind());
-      may_win ? search_passes(mesh) : void(++result_.left_out);
-      if (progress) progress(++done, result_.meshes);
+    auto meshes = sorted_meshes();
+    search_meshes(meshes, progress);
+    if (result_.planned == 0) {  // nothing else is legal
+      allows_idle_ranks_ = true;
+      meshes = sorted_meshes();
+      search_meshes(meshes, progress);
     }
     refine();
     if (result_.fitting.empty()) search_smallest(meshes);
@@ -54,6 +46,35 @@ class LayoutSearch {
   }
 
  private:
+  using BoundedMesh = std::pair<double, MeshChoice>;  // a lower bound of the step, and the mesh
+
+  std::vector<BoundedMesh> sorted_meshes() {
+    std::vector<BoundedMesh> meshes;
+    for (const MeshChoice& mesh : mesh_choices(base_, facts_, allows_idle_ranks_)) {
+      try {
+        meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
+      } catch (const ConfigError&) {
+        ++result_.refused;
+      }
+    }
+    std::ranges::stable_sort(meshes, {}, &BoundedMesh::first);
+    return meshes;
+  }
+
+  void search_meshes(const std::vector<BoundedMesh>& meshes, const SearchProgress& progress) {
+    result_.meshes = std::ssize(meshes);
+    for (int64_t done = 0; const auto& [bound, mesh] : meshes) {
+      const bool may_win = bound < limit(mesh.kind());
+      may_win ? search_passes(mesh) : void(++result_.left_out);
+      if (progress) progress(++done, result_.meshes);
+    }
+  }
+
+  /// Whether the search tries this number of stages on each pipeline rank.
+  bool has_layers_for(int stages, int64_t pipeline) const {
+    return allows_idle_ranks_ || stages * pipeline <= base_.model.num_hidden_layers;
+  }
+
   /// Only shorter steps than this are of interest: than the tenth best, or any if no layout of the kind fits yet.
   double limit(const std::string& kind) const {
     if (!best_of_kind_.contains(kind) || best_.size() < kShown) return INFINITY;
@@ -67,7 +88,7 @@ class LayoutSearch {
     if (mesh.pipeline == 1 || is_given) return search_schedule(mesh, config);
     for (const auto& [schedule, stages] : std::vector<std::pair<const char*, int>>{
              {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
-      if (stages * mesh.pipeline > base_.model.num_hidden_layers) continue;
+      if (!has_layers_for(stages, mesh.pipeline)) continue;
       Config other = config;
       other.parallelism.pipeline_parallel_schedule = schedule;
       search_schedule(mesh, other);
@@ -166,7 +187,7 @@ class LayoutSearch {
       if (base_.is_set(key)) return;
       for (const auto& [kind, config] : best) {
         for (const auto& [value, stages] : values) {
-          if (stages * config.parallelism.pipeline_parallel_degree > base_.model.num_hidden_layers) continue;
+          if (!has_layers_for(stages, config.parallelism.pipeline_parallel_degree)) continue;
           Config other = config;
           change(other.parallelism, value, stages);
           add(kind, other);
@@ -186,7 +207,7 @@ class LayoutSearch {
   std::vector<Config> lean_pipelines(const MeshChoice& mesh) const {
     std::vector<Config> all = {with_mesh(base_, mesh)};
     const auto vary = [&](const std::string& key, const std::string& value, int stages) {
-      if (base_.is_set(key) || stages * mesh.pipeline > base_.model.num_hidden_layers) return;
+      if (base_.is_set(key) || !has_layers_for(stages, mesh.pipeline)) return;
       for (size_t i = 0, before = all.size(); i < before; ++i) {
         const auto problem = set_from_word(*find_key(key), all.emplace_back(all[i]), value);
         ORTHANT_CHECK(!problem, key, value);
@@ -199,7 +220,7 @@ class LayoutSearch {
   }
 
   /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
-  void search_smallest(const std::vector<std::pair<double, MeshChoice>>& meshes) {
+  void search_smallest(const std::vector<BoundedMesh>& meshes) {
     std::vector<std::pair<int64_t, std::pair<std::string, Config>>> all;
     int64_t least_batch = std::numeric_limits<int64_t>::max();
     for (const auto& [bound, mesh] : meshes) least_batch = std::min(least_batch, mesh.local_batch);
@@ -282,6 +303,7 @@ class LayoutSearch {
   Config base_;
   const RunFacts& facts_;
   SearchResult result_;
+  bool allows_idle_ranks_ = false;
   std::multiset<double> best_;                   // step times of the layouts that fit
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };
@@ -290,8 +312,12 @@ class LayoutSearch {
 // one key breaks it. Returns if this run is legal.
 void refuse_given_keys(Config config, const RunFacts& facts) {
   config.parallelism.layout = ParallelismConfig().layout;
+  const bool needs_stage = config.is_set("parallelism.data_parallel_shard_degree") ||
+                           config.is_set("parallelism.data_parallel_replicate_degree") ||
+                           config.is_set("parallelism.zero_reshard");
+  if (needs_stage && !config.is_set("parallelism.zero_stage")) config.parallelism.zero_stage = 3;
   check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
-  make_sharding(config, facts);
+  check_legal_plan(config, facts);
 }
 
 }  // namespace

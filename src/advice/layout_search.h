@@ -9,6 +9,8 @@
 //      a bound of its memory does not fit. The winner is the best of this space.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary.
 //
+// If no layout is legal in which all ranks have work, layouts with idle ranks are searched.
+//
 // Nothing proves that the third part finds the best; docs/plan-errors.md states how true the seconds are.
 #pragma once
 

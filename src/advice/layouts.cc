@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
+#include "config/table.h"
 
 namespace orthant {
 namespace {
@@ -42,6 +43,9 @@ class Layouts {
     Config other = plan_.config;
     other.parallelism = {.bucket_mib = plan_.config.parallelism.bucket_mib};
     change(other.parallelism);
+    for (const Key& key : config_table()) {
+      if (value_text(key, other) != value_text(key, plan_.config)) other.origins[key.full_name()] = "this layout";
+    }
     add_config(name, other, true);
   }
 

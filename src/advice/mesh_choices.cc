@@ -51,8 +51,8 @@ std::vector<TensorPlan> tensor_plans(const Config& base, const RunFacts& facts) 
   return plans;
 }
 
-// The laws of meshes and batches, by arithmetic.
-bool is_legal(const Config& base, const MeshChoice& mesh) {
+// The laws of meshes and batches, by arithmetic. Unless idle ranks are allowed, every rank must have work.
+bool is_legal(const Config& base, const MeshChoice& mesh, bool allows_idle_ranks) {
   const auto& p = base.parallelism;
   const auto& batch = base.training;
   if (base.is_set("parallelism.data_parallel_degree") && p.data_parallel_degree != -1 &&
@@ -60,10 +60,10 @@ bool is_legal(const Config& base, const MeshChoice& mesh) {
     return false;
   }
   const int64_t shards = mesh.data * mesh.tensor.rows * mesh.tensor.depth;
-  if (shards > batch.global_batch_size) return false;
+  if (shards > batch.global_batch_size && !allows_idle_ranks) return false;
   const int64_t sequences = (batch.global_batch_size + shards - 1) / shards;
   if (mesh.local_batch > sequences && !base.is_set("training.local_batch_size")) return false;
-  if (mesh.pipeline > base.model.num_hidden_layers) return false;
+  if (mesh.pipeline > base.model.num_hidden_layers && !allows_idle_ranks) return false;
   if (mesh.ulysses * mesh.ring > kMostSequenceRanks) return false;
   if (mesh.ulysses > base.model.num_attention_heads) return false;
   const SequencePlacement placement =
@@ -85,7 +85,7 @@ std::string MeshChoice::kind() const {
   return join(axes, " + ");
 }
 
-std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts) {
+std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, bool allows_idle_ranks) {
   std::vector<MeshChoice> found;
   const auto& p = base.parallelism;
   const auto all = divisors_of(facts.ranks);
@@ -108,7 +108,7 @@ std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts) 
                                   .ring = ring,
                                   .data = facts.ranks / used,
                                   .local_batch = local_batch};
-            if (is_legal(base, mesh)) found.push_back(mesh);
+            if (is_legal(base, mesh, allows_idle_ranks)) found.push_back(mesh);
           }
         }
       }

@@ -20,8 +20,9 @@ struct MeshChoice {
 };
 
 /// Returns the meshes of facts.ranks ranks that keep the laws of meshes and batches, with microbatches of 1, 2, 4 and 8
-/// sequences. Tensor axes are not longer than a host, unless the user has set them. Requires facts.hardware.
-std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts);
+/// sequences. Tensor axes are not longer than a host, unless the user has set them. Unless `allows_idle_ranks`, all
+/// data ranks have sequences and all pipeline ranks layers. Requires facts.hardware.
+std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, bool allows_idle_ranks = false);
 
 /// Returns the configuration with this mesh and size of microbatches.
 Config with_mesh(const Config& base, const MeshChoice& mesh);

@@ -80,13 +80,13 @@ int plan(const PlanArguments& given) {
   }
   const Config config =
       arguments.hf.empty() ? load_run(arguments, 0, /*only_plans=*/true) : load_planned_model(arguments);
-  if (arguments.print_config) {
-    std::fputs(print_config(config).c_str(), stdout);
-    return kDone;
-  }
   RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
                                         : facts_of_model(config);
   facts.hardware = find_hardware(config, facts.ranks);
+  if (arguments.print_config) {
+    std::fputs(print_config(with_chosen_layout(config, facts)).c_str(), stdout);
+    return kDone;
+  }
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
   const Sections sections =

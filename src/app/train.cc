@@ -13,6 +13,7 @@
 
 #include "advice/advised_plan.h"
 #include "advice/explain.h"
+#include "advice/layout_search.h"
 #include "advice/plan_json.h"
 #include "app/commands.h"
 #include "app/report.h"
@@ -45,6 +46,12 @@ namespace {
 std::string sample_command(const TrainArguments& arguments, const Config& config) {
   return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate",
                        config.job.dump_folder, "--prompt", "The"});
+}
+
+// The run file with all values, and with the layout that "auto" chooses.
+std::string effective_config(const Config& config, int ranks) {
+  if (config.parallelism.layout != "auto") return print_config(config);
+  return print_config(with_chosen_layout(config, facts_before_data(config, ranks)));
 }
 
 // Writes the files of the run folder that exist from the start: the effective run file, the plan and its schedule. Each
@@ -261,7 +268,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     end_failed(error.what(), must_report, false);
   }
   if (plan) return train_rank(arguments, *plan, launch, connect_or_end(config, launch));
-  if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
+  if (launch.rank == 0) std::fputs(effective_config(config, launch.world_size).c_str(), stdout);
   return kDone;
 }
 
@@ -307,7 +314,7 @@ int train(const TrainArguments& given) {
   if (launch) return train_launched(arguments, *launch);
   const Config config = load_run(arguments);
   if (!arguments.print_config) return train_locally(arguments, config);
-  std::fputs(print_config(config).c_str(), stdout);
+  std::fputs(effective_config(config, static_cast<int>(config.run.ranks)).c_str(), stdout);
   return kDone;
 }
 

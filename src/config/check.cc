@@ -152,6 +152,10 @@ void check_recomputation(const Config& config) {
                        config.locate(kMode)),
            {kMode});
   }
+  for (const std::string& operation : recompute.operations) {
+    if (std::ranges::count(recompute.operations, operation) == 1) continue;
+    refuse(config, kOperations, fmt::format("must name each operation once, but {} is there twice", operation), {});
+  }
   if (recompute.layers > config.model.num_hidden_layers) {
     refuse(config, kLayers,
            fmt::format("must be at most {}, or no block recomputes", config.locate("model.num_hidden_layers")),

@@ -48,6 +48,10 @@ int64_t degree(const Config& config, std::string_view key) {
   return *std::get<int64_t*>(find_key(key)->field(const_cast<Config&>(config)));
 }
 
+// Keys that shard states over the ranks that hold the same parameters. They have no effect if there is one such rank.
+constexpr std::string_view kZeroKeys[] = {"parallelism.zero_stage", "parallelism.zero_reshard"};
+bool shards_over_one_rank(const Mesh& mesh) { return mesh.size() == mesh.axis_size(kPipeline); }
+
 void check_degrees(const Config& config) {
   std::string first;
   for (const std::string_view key : kDegrees) {
@@ -110,6 +114,9 @@ std::vector<std::string> idle_settings(const Config& config, const Mesh& mesh) {
     texts.push_back(fmt::format("{} has no effect, because {} is 1 on these ranks",
                                 config.locate(setting.key), setting.degree));
   }
+  if (shards_over_one_rank(mesh) && config.parallelism.zero_stage > 0) {
+    texts.push_back(config.locate(kZeroKeys[0]) + " has no effect, because only 1 rank holds each parameter");
+  }
   return texts;
 }
 
@@ -119,6 +126,11 @@ Config without_idle_settings(Config config, const Mesh& mesh) {
     if (!is_idle(setting, config, mesh)) continue;
     copy_value(*find_key(setting.key), defaults, config);
     config.origins.erase(std::string(setting.key));
+  }
+  if (!shards_over_one_rank(mesh)) return config;
+  for (const std::string_view key : kZeroKeys) {
+    copy_value(*find_key(key), defaults, config);
+    config.origins.erase(std::string(key));
   }
   return config;
 }

@@ -16,11 +16,12 @@ namespace {
 
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS's values
 
-// Without the matrix instructions of AMX, MKL multiplies bfloat16 at half the rate of float32: see
-// benchmarks/zero/RESULTS.md.
-bool has_fast_bfloat16_product() {
-  static const bool fast = cblas_gemm_bf16bf16f32 != nullptr && at::cpu::init_amx();
-  return fast;
+// True if MKL's bfloat16 product is preferred to float32's with converted operands. Without the matrix instructions of
+// AMX it has half the rate (benchmarks/zero/RESULTS.md), but in small products the memory of the copies counts more.
+bool prefers_mkl(int64_t m, int64_t k, int64_t n) {
+  constexpr int64_t kSmall = 1 << 26;
+  static const bool exists = cblas_gemm_bf16bf16f32 != nullptr, is_fast = exists && at::cpu::init_amx();
+  return is_fast || (exists && m * k * n < kSmall);
 }
 
 // sum (+)= a b with the operands converted to the dtype of sum. They are converted in parts of the contracted dim, of
@@ -90,7 +91,7 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
     return rows.stride(1) == 1 && (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
   };
   const bool bfloat16_on_cpu = a.is_cpu() && a.scalar_type() == at::kBFloat16;
-  if (bfloat16_on_cpu && has_fast_bfloat16_product() && sum.stride(1) == 1 && in_rows(sum)) {
+  if (bfloat16_on_cpu && prefers_mkl(a.size(0), a.size(1), b.size(1)) && sum.stride(1) == 1 && in_rows(sum)) {
     const at::Tensor left = in_rows(a) ? a : a.contiguous(), right = in_rows(b) ? b : b.contiguous();
     const auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
     const auto turned = [](const at::Tensor& t) { return t.stride(1) == 1 ? kNoTrans : kTrans; };

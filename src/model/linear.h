@@ -16,7 +16,7 @@ at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::
 
 /// sum [N, O] = a [N, C] b [C, O], or sum += a b if `add`. The product is never rounded below the precision of sum. For
 /// bfloat16 operands and a float32 sum, a CPU with AMX uses MKL's bf16 x bf16 -> f32 product if the PyTorch wheel
-/// contains it; other CPUs convert the operands to float32, part by part.
+/// contains it; other CPUs convert the operands of large products to float32, in parts.
 void add_product(at::Tensor sum_NO, const at::Tensor& a_NC, const at::Tensor& b_CO, bool add);
 
 /// weight.gradient (+)= dy^T x for dy [N, O] and x [N, C]. The first call of a step overwrites.

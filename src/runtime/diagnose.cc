@@ -54,24 +54,28 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   return p;
 }
 
+std::string weight_text(const ParameterInfo& parameter) { return "the weight " + parameter.name; }
+
 }  // namespace
 
 std::string Session::first_weight_not_finite() const {
   for (size_t i = 0; i < weights_.parameters().size(); ++i) {
-    if (!finite(weights_.owned_value(i))) return "the weight " + weights_.parameters()[i].name;
+    if (!finite(weights_.owned_value(i))) return weight_text(weights_.parameters()[i]);
   }
   return "";
 }
 
 Session::NotFinite Session::find_first_not_finite(int64_t step) {
   at::NoGradGuard no_grad;
-  // Position of the tensor in the order of computation: 0 for a weight, 1 + stage for a result of forward, then the
-  // gradients. Backward goes from the last stage to the first, so gradients of later stages come first.
+  // Position of the tensor in the order of computation: weights, results of forward by stage, gradients. Backward goes
+  // from the last parameter to the first. A parameter has the same position on all ranks that own parts of it.
   const auto stages = static_cast<int>(plan_.stages.size());
-  const int nowhere = 2 * stages + 1;
-  int place = nowhere;
-  NotFinite found{.what = first_weight_not_finite()};
-  if (!found.what.empty()) place = 0;
+  const auto parameters = weights_.parameters().size();
+  size_t place = 2 * parameters + static_cast<size_t>(stages);  // nothing was found
+  NotFinite found;
+  for (size_t i = 0; i < parameters && found.what.empty(); ++i) {
+    if (!finite(weights_.owned_value(i))) found.what = weight_text(weights_.parameters()[i]), place = i;
+  }
 
   int stage = 0;
   std::string by_forward;
@@ -92,18 +96,20 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
                         [&](double sum) {  // covers a loss that no primitive here computes: the vocabulary is sharded
                           if (by_forward.empty() && !std::isfinite(sum)) by_forward = "the loss", stage = stages - 1;
                         }});
-  if (found.what.empty() && !by_forward.empty()) found.what = by_forward, place = 1 + stage;
-  for (size_t i = weights_.parameters().size(); i-- > 0 && found.what.empty();) {
+  if (found.what.empty() && !by_forward.empty()) {
+    found.what = by_forward, place = parameters + static_cast<size_t>(stage);
+  }
+  for (size_t i = parameters; i-- > 0 && found.what.empty();) {
     // An update in backward has freed the gradients, but stopped at the first that was not finite.
     const bool is_finite = plan_.config.optimizer.in_backward ? not_finite_ != i : finite(weights_.owned_gradient(i));
     if (is_finite) continue;
     found.what = "the gradient of " + weights_.parameters()[i].name;
-    place = nowhere - 1 - plan_.stage_of(plan_.parameters[i]);
+    place = 2 * parameters + static_cast<size_t>(stages) - 1 - i;
   }
 
   const at::Tensor positions = at::zeros({comm_.mesh().size()}, at::kDouble);
   double* all = positions.mutable_data_ptr<double>();
-  all[comm_.rank()] = place;
+  all[comm_.rank()] = static_cast<double>(place);
   comm_.all_reduce(positions, all_axes(comm_.mesh())).wait();
   found.first = std::min_element(all, all + comm_.mesh().size()) - all == comm_.rank();
   return found;

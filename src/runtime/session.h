@@ -83,7 +83,7 @@ class Session {
   /// step's batch, in order, then gradients. All ranks must call it together.
   struct NotFinite {
     std::string what;    // the first that this rank sees; empty if all are finite
-    bool first = false;  // no rank sees an earlier one, in the order of the stages
+    bool first = false;  // no rank sees an earlier one, in the order of computation
   };
   NotFinite find_first_not_finite(int64_t step);
   /// "the weight NAME" for the first weight that is not finite; empty if all are finite.

@@ -219,12 +219,17 @@ void Trainer::save_timeline() {
 }
 
 std::string Trainer::way_out() const {
+  const Config& config = plan_.config;
   if (checkpoint_.empty()) {
+    const bool clips = config.training.max_norm > 0;
     return fmt::format("There is no checkpoint yet; lower optimizer.lr{}, or check the data.",
-                       plan_.config.training.max_norm > 0 ? " or training.max_norm" : ", set training.max_norm");
+                       clips                          ? " or training.max_norm"
+                       : config.optimizer.in_backward ? ", set training.max_norm and clip_by = \"previous_norm\""
+                                                      : ", set training.max_norm");
   }
-  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n  {}", checkpoint_,
-                     options_.resume_command);
+  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr, such as:\n"
+                     "  {} optimizer.lr={:g}",
+                     checkpoint_, options_.resume_command, config.optimizer.lr / 10);
 }
 
 void Trainer::stop_on_not_finite(const StepResult& result) {

@@ -201,6 +201,24 @@ TEST(LayoutSearch, NamesTheKeyThatExcludesAllLayouts) {
   }
 }
 
+// Layouts with idle ranks are searched if there are no others: more pipeline ranks than layers, and more data ranks
+// than sequences. Copies of sharded states that do not divide the ranks are refused by their own law.
+TEST(LayoutSearch, FindsLayoutsWithIdleRanksIfThereAreNoOthers) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  for (const Words& keys : {Words{"model.num_hidden_layers=2", "parallelism.pipeline_parallel_degree=4"},
+                            Words{"training.global_batch_size=2", "parallelism.data_parallel_degree=4"},
+                            Words{"model.num_hidden_layers=2", "parallelism.pipeline_parallel_degree=2",
+                                  "parallelism.pipeline_parallel_stages_per_rank=2"}}) {
+    EXPECT_FALSE(search_layouts(config_of(4, keys), facts).fitting.empty()) << keys.back();
+  }
+  try {
+    advised_plan(config_of(4, {"parallelism.layout=auto", "parallelism.data_parallel_shard_degree=8"}), facts);
+    ADD_FAILURE() << "4 ranks cannot have shards over 8";
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(says(error.what(), {"data_parallel_shard_degree = 8", "4 data ranks"})) << error.what();
+  }
+}
+
 // The machine of a plan is run.hardware, else h100-8x for CUDA devices and none for CPUs.
 TEST(LayoutSearch, FindsTheHardwareOfARun) {
   EXPECT_EQ(find_hardware(config_of(8), 8)->name, "h100-8x");

@@ -101,9 +101,9 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
 // Units multiply the passes of a schedule. Too many are refused before they are made.
 TEST(PlanLimits, UnitsAreCountedBeforeTheyAreMade) {
   const Words keys = {"model.num_hidden_layers=10000", "model.hidden_size=8", "model.num_attention_heads=1",
-                      "model.num_key_value_heads=1", "model.intermediate_size=8", "training.global_batch_size=65536",
+                      "model.num_key_value_heads=1", "model.intermediate_size=8", "training.global_batch_size=131072",
                       "training.local_batch_size=1", "parallelism.zero_stage=2"};
-  EXPECT_TRUE(says(error_of(keys, {.ranks = 1, .vocab_size = 257}), {"stages x microbatches = 10003 x 65536 must be"}));
+  EXPECT_TRUE(says(error_of(keys, {.ranks = 2, .vocab_size = 257}), {"stages x microbatches = 10003 x 65536 must be"}));
 }
 
 // The degrees of sharded states must multiply to the data ranks.

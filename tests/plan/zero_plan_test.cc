@@ -147,8 +147,8 @@ TEST(ZeroPlan, SendsTheFormulaExactlyWithCopies) {
 // the last rank only the unit with the loss writes gradients, so its other units come before FINALIZE.
 TEST(ZeroPlan, UnitsDoNotMoveTheNormOfThePreviousStep) {
   const auto forwards_before_finalize = [](int stage) {
-    const Plan plan = llama(4, stage, "bfloat16",
-                            {"parallelism.pipeline_parallel_degree=4", "training.global_batch_size=8",
+    const Plan plan = llama(8, stage, "bfloat16",
+                            {"parallelism.pipeline_parallel_degree=4", "training.global_batch_size=16",
                              "parallelism.pipeline_parallel_post_validation=true", "model.hidden_size=64",
                              "model.intermediate_size=64", "model.num_hidden_layers=8", "model.num_attention_heads=4",
                              "model.num_key_value_heads=4"});

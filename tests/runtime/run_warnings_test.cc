@@ -66,6 +66,19 @@ TEST(RunWarnings, OfPipelineRanksWithoutLayersAndOfSettingsWithoutEffect) {
                    {"parallelism.pipeline_parallel_schedule = \"gpipe\"", "has no effect"}));
 }
 
+// A stage of ZeRO without a second rank that holds the same parameters is stage 0, with its memory.
+TEST(RunWarnings, OfStatesThatNoRanksShare) {
+  const TinyRun run;
+  const Plan alone = run.plan(2, {"parallelism.pipeline_parallel_degree=2", "parallelism.zero_stage=3"}),
+             shared = run.plan(2, {"parallelism.zero_stage=3"}),
+             unsharded = run.plan(2, {"parallelism.pipeline_parallel_degree=2"});
+  EXPECT_TRUE(says(idle_settings_warning(alone), {"parallelism.zero_stage = 3", "has no effect", "1 rank"}));
+  EXPECT_EQ(idle_settings_warning(shared), "");
+  EXPECT_FALSE(alone.shards_weights());
+  EXPECT_TRUE(shared.shards_weights());
+  EXPECT_EQ(alone.largest_memory_bytes(), unsharded.largest_memory_bytes());
+}
+
 TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {
   EXPECT_EQ(cores_warning(2, 1, 2), "");
   EXPECT_EQ(cores_warning(1, 2, 2), "");
