@@ -93,7 +93,7 @@ std::string time_text(const Plan& plan) {
   return join(parts, ", ");
 }
 
-// Names what takes a rank's memory at the peak, the largest first. Parts below 1 % are left out.
+// Names what takes a rank's memory at the peak, the largest first. Parts below 1 % are added up.
 std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
   std::vector<std::pair<int64_t, std::string>> parts = {
       {memory.parameters, "weights"}, {memory.gradients, "gradients"}, {memory.optimizer, "optimizer state"}};
@@ -105,18 +105,21 @@ std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
                  {{memory.at_peak.activations, "activations"},
                   {memory.at_peak.messages, "messages"},
                   {memory.at_peak.partial_sums, "partial sums of gradients"},
-                  {memory.at_peak.units, "weights and gradients of sharded units"},
+                  {memory.at_peak.units, "gathered weights and their gradients"},
                   {memory.at_peak.temporaries, has_logits ? "logits and other temporaries" : "temporaries"}});
   } else {
     parts.emplace_back(memory.activations + memory.working, "temporaries of the update");
   }
   std::ranges::sort(parts, std::greater());
   std::vector<std::string> texts;
+  const auto add = [&](const std::string& name, int64_t bytes) {
+    texts.push_back(fmt::format("{} {}", name, format_bytes(static_cast<double>(bytes))));
+  };
+  int64_t others = 0;
   for (const auto& [bytes, name] : parts) {
-    if (100 * bytes >= memory.total()) {
-      texts.push_back(fmt::format("{} {}", name, format_bytes(static_cast<double>(bytes))));
-    }
+    100 * bytes >= memory.total() ? add(name, bytes) : void(others += bytes);
   }
+  if (others > 0) add("others", others);
   return join(texts, ", ");
 }
 

@@ -121,12 +121,12 @@ std::string explain_loss(const Plan& plan) {
   return parts.empty() ? "" : fmt::format("loss     cross entropy; {}\n", join(parts, "; "));
 }
 
-// Describes the update if it is not made after backward, or not clipped by the norm of its step.
+// Names the optimizer, and describes the update if it is not made after backward, or not clipped by its step's norm.
 std::string explain_update(const Config& config) {
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = {config.optimizer.name};
   if (config.optimizer.in_backward) parts.emplace_back("in backward, as soon as the gradients of a block are summed");
   if (config.training.clips_by_previous_norm()) parts.emplace_back("clipped by the gradient norm of the step before");
-  return parts.empty() ? "" : fmt::format("update   {}\n", join(parts, "; "));
+  return fmt::format("update   {}\n", join(parts, "; "));
 }
 
 // Describes the layouts of sharded parameters, one line for each layout.
@@ -220,13 +220,15 @@ std::string explain_data_shards(const Plan& plan) {
 std::string explain_run(const Plan& plan) {
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;
+  const std::string recomputes = recomputation_text(plan.config);
   std::string out =
       fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
                   grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
                   a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
   out +=
-      fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
-                  counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
+      fmt::format("batch    {} of {} a step, microbatches of at most {}, {}{}\n",
+                  counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype,
+                  recomputes.empty() ? "" : "; " + recomputes);
   out += fmt::format("attends  {}\n", explain_attention(plan));
   out += explain_loss(plan);
   out += explain_update(plan.config);

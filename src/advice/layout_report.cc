@@ -70,6 +70,11 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
                       "  combination of tensor, sequence, data and pipeline ranks. Offloading is not tried, because\n"
                       "  no profile has the rate of copies to the host.\n",
                       std::min(kShown, result.fitting.size()));
+  std::vector<std::string> given;
+  for (const std::string& key : searched_keys()) {
+    if (best.config.is_set(key) && best.config.origins.at(key) != kChosenByAuto) given.push_back(key);
+  }
+  if (!given.empty()) text += fmt::format("  Keys that stay as they are set: {}.\n", join(given, ", "));
   if (result.left_out == 0) return text;
   return text + fmt::format("  Of {} meshes, {} were left out: a lower bound of their step is above the tenth row's.\n",
                             result.meshes, result.left_out);

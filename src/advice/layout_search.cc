@@ -290,9 +290,7 @@ class LayoutSearch {
     const bool is_1d = plan.tensor.columns > 1 && plan.tensor.stream != StreamSharding::width;
     if (is_1d && !plan.config.parallelism.tensor_parallel_sequence) name += "; no sequence parallelism";
     if (plan.schedule.rows.size() > 1) name += "; " + schedule_text(plan.config);
-    const auto& recompute = plan.config.activation_checkpoint;
-    if (recompute.mode == "full") name += "; recomputes blocks";
-    if (recompute.mode == "selective") name += "; recomputes " + join(recompute.operations, " + ");
+    if (const std::string text = recomputation_text(plan.config); !text.empty()) name += "; " + text;
     return {.config = plan.config,
             .name = std::move(name),
             .time = *plan.step_time,

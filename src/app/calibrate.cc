@@ -28,7 +28,7 @@
 namespace orthant {
 namespace {
 
-constexpr double kKernelShare = 0.5, kGroupShare = 0.12, kStepShare = 0.14;  // of the time of the measurements
+constexpr double kKernelShare = 0.5, kGroupShare = 0.12;  // of the time of the measurements
 const std::vector<int> kGroups = {2, 4, 8};
 
 // The resident set of this process, in bytes.
@@ -107,10 +107,8 @@ int calibrate(const CalibrateArguments& arguments) {
     measure_group(measured, ranks, kGroupShare * arguments.seconds);
   }
   Hardware hardware = fit_hardware(measured);
-  report(1, "steps of one device");
-  fit_step(hardware, kStepShare * arguments.seconds);
-  report(1, "steps of two ranks");
-  fit_calls(hardware);
+  report(1, "training steps");
+  fit_step(hardware);
   const FitErrors errors = fit_errors(hardware, measured);
   fmt::print(
       stderr,

@@ -13,7 +13,6 @@
 #include "app/scratch_folder.h"
 #include "base/errors.h"
 #include "base/text.h"
-#include "calibrate/measure_step.h"
 #include "data/program.h"
 #include "hardware/fit.h"
 #include "launch/process.h"
@@ -24,45 +23,42 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+// A step that was measured, of a run with these settings.
+struct Step {
+  Words settings;
+  int64_t ranks;
+  double seconds;
+};
+
 Words model_of(int64_t width, int64_t tokens, const std::string& dtype) {
   return {fmt::format("model.hidden_size={}", width),
           fmt::format("model.intermediate_size={}", 11 * width / 4),
-          "model.num_hidden_layers=4",
+          "model.num_hidden_layers=8",
           "model.num_attention_heads=8",
           "model.num_key_value_heads=8",
           "model.vocab_size=1024",
           fmt::format("training.seq_len={}", tokens),
-          "training.global_batch_size=4",
           "training.local_batch_size=1",
           fmt::format("training.dtype={}", dtype)};
 }
 
-Plan plan_on(const Hardware& hardware, const Words& settings) {
-  const Config config = parse_config("", "calibrate", settings);
+double planned_seconds(const Hardware& hardware, const Step& step) {
+  const Config config = parse_config("", "calibrate", step.settings);
   RunFacts facts = facts_of_model(config);
-  facts.hardware = std::make_shared<const Hardware>(hardware);
-  return make_plan(config, facts);
+  facts.hardware = std::make_shared<const Hardware>(for_ranks_of_host(hardware, step.ranks));
+  return plan_step_time(config, facts).seconds;
 }
 
-// A step that was measured.
-struct Step {
-  Words settings;
-  double seconds;
-};
-
-// Finds the numbers with which the plans of the steps are closest to their measured times, beginning with `x`. Passes
-// them to `set`, which changes the hardware. Returns the mean error after that.
-double fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, const std::vector<double>& x,
-                    const std::function<void(const std::vector<double>&)>& set) {
-  const auto loss = [&](const std::vector<double>& now) {
+// Finds the numbers with which the plans of the steps are closest to their measured times, beginning with `x`, and
+// passes them to `set`, which changes the hardware.
+void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, const std::vector<double>& x,
+                  const std::function<void(const std::vector<double>&)>& set) {
+  set(minimize(x, [&](const std::vector<double>& now) {
     set(now);
     double sum = 0;
-    for (const Step& step : steps) {
-      sum += std::abs(std::log(plan_on(hardware, step.settings).step_time->seconds / step.seconds));
-    }
+    for (const Step& step : steps) sum += std::abs(std::log(planned_seconds(hardware, step) / step.seconds));
     return sum / static_cast<double>(steps.size());
-  };
-  return loss(minimize(x, loss));
+  }));
 }
 
 double median(std::vector<double> values) {
@@ -98,55 +94,54 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
   return median(seconds);
 }
 
-}  // namespace
-
-void fit_step(Hardware& hardware, double seconds) {
-  const std::vector<int64_t> widths = {128, 256, 512}, lengths = {64, 256};
-  const Words dtypes = {"float32", "bfloat16"};
-  const double each = seconds / static_cast<double>(widths.size() * lengths.size() * dtypes.size());
-  Hardware core = hardware;  // one rank on a core of its own
-  core.device.shared_cores = 0;
-  std::vector<Step> steps;
-  for (const std::string& dtype : dtypes) {
-    for (const int64_t width : widths) {
-      for (const int64_t tokens : lengths) {
-        Words settings = model_of(width, tokens, dtype);
-        settings.push_back("run.ranks=1");
-        const StepWork work = {
-            .model = plan_on(core, settings).architecture, .microbatches = 4, .tokens = tokens, .dtype = dtype};
-        steps.push_back({settings, measure_step(work, hardware.device.shared_cores, each)});
-      }
-    }
-  }
-  const double error = fit_to_steps(core, steps, {0.9, 0.9}, [&](const std::vector<double>& x) {
-    core.step.compute_share = std::min(1.0, x[0]);
-    core.memory.share = std::min(1.0, x[1]);
-  });
-  hardware.step = {.origin = hardware.products.origin, .compute_share = core.step.compute_share};
-  hardware.memory.share = core.memory.share;
-  fmt::print(stderr, "        steps of one device have a mean error of {:.0f} %\n", 100 * error);
+// Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that
+// computation takes more of it than reductions of gradients. A layout that is not empty takes two ranks.
+Step measured_step(const std::filesystem::path& folder, Words settings, int64_t ranks, const std::string& layout = "") {
+  const int64_t data_ranks = layout.empty() ? ranks : ranks / 2;
+  settings.insert(settings.end(), {fmt::format("run.ranks={}", ranks), "run.threads_per_rank=1",
+                                   fmt::format("training.global_batch_size={}", 4 * data_ranks)});
+  if (!layout.empty()) settings.push_back(layout);
+  return {settings, ranks, train_step(folder, settings)};
 }
 
-void fit_calls(Hardware& hardware) {
+double mean_error(const Hardware& hardware, const std::vector<Step>& steps) {
+  double sum = 0;
+  for (const Step& step : steps) sum += std::abs(planned_seconds(hardware, step) / step.seconds - 1);
+  return sum / static_cast<double>(steps.size());
+}
+
+}  // namespace
+
+void fit_step(Hardware& hardware) {
   const ScratchFolder folder(std::filesystem::temp_directory_path() /
                              fmt::format("orthant-calibrate-{}.tmp", random_nonce()));
-  std::vector<Step> steps;
-  const Words layouts = {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_ulysses=2"};
-  for (const std::string& layout : layouts) {
-    for (const int64_t tokens : {64, 256}) {
-      Words settings = model_of(256, tokens, "float32");
-      settings.insert(settings.end(), {"run.ranks=2", "run.threads_per_rank=1", layout});
-      steps.push_back({settings, train_step(folder.path(), settings)});
-    }
+  const int64_t cores = hardware.device.shared_cores, ranks = std::max<int64_t>(2, cores - cores % 2);
+  std::vector<Step> all;
+  const auto measure = [&](std::vector<Step>& steps, Words settings, const std::string& layout = "") {
+    steps.push_back(measured_step(folder.path(), std::move(settings), ranks, layout));
+    all.push_back(steps.back());
+  };
+  std::vector<Step> float32, bfloat16, exchanging;
+  for (const auto& [width, tokens] : {std::pair(128, 256), std::pair(256, 128), std::pair(512, 64)}) {
+    measure(float32, model_of(width, tokens, "float32"));
+    measure(bfloat16, model_of(width, tokens, "bfloat16"));
   }
-  Hardware two = for_ranks_of_host(hardware, 2);
-  const double error = fit_to_steps(two, steps, {5e-5, 4}, [&](const std::vector<double>& x) {
-    two.step.call_seconds = std::min(1.0, x[0]);
-    two.step.message_traffic = std::min(100.0, x[1]);
+  for (const char* layout : {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_ulysses=2"}) {
+    for (const int64_t tokens : {64, 256}) measure(exchanging, model_of(256, tokens, "float32"), layout);
+  }
+
+  StepTable& step = hardware.step;
+  step = {.origin = hardware.products.origin};
+  fit_to_steps(hardware, float32, {0.9, 0.9}, [&](const std::vector<double>& x) {
+    step.compute_share = std::min(1.0, x[0]), hardware.memory.share = std::min(1.0, x[1]);
   });
-  hardware.step.call_seconds = two.step.call_seconds;
-  hardware.step.message_traffic = two.step.message_traffic;
-  fmt::print(stderr, "        steps of two ranks have a mean error of {:.0f} %\n", 100 * error);
+  fit_to_steps(hardware, bfloat16, {0.9}, [&](const std::vector<double>& x) {
+    step.bfloat16_share = std::min(1.0, x[0]);
+  });
+  fit_to_steps(hardware, exchanging, {5e-5, 4}, [&](const std::vector<double>& x) {
+    step.call_seconds = std::min(1.0, x[0]), step.message_traffic = std::min(100.0, x[1]);
+  });
+  fmt::print(stderr, "        these steps have a mean error of {:.0f} %\n", 100 * mean_error(hardware, all));
 }
 
 }  // namespace orthant

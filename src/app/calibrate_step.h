@@ -6,11 +6,8 @@
 
 namespace orthant {
 
-/// Measures steps of one device of several sizes, on all cores at once, and sets the shares of their rates that
-/// products, attention and memory reach in a step. It takes about `seconds` seconds.
-void fit_step(Hardware& hardware, double seconds);
-
-/// Trains on two ranks with tensor and sequence parallelism, and sets the time of the software around a message.
-void fit_calls(Hardware& hardware);
+/// Trains small models on data ranks, tensor ranks and sequence ranks with a core each. Sets the table [step], and the
+/// share of the memory's bandwidth. It takes about 50 seconds on two cores.
+void fit_step(Hardware& hardware);
 
 }  // namespace orthant

@@ -15,6 +15,7 @@
 #include "runtime/run_warnings.h"
 
 #include <cstdio>
+#include <filesystem>
 
 namespace orthant {
 namespace {
@@ -52,7 +53,10 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
     }
     return result.planned > 0 ? kDone : kFailed;
   }
-  const Config& best = result.fitting.front().config;
+  Config best = result.fitting.front().config;
+  if (!best.is_set("job.dump_folder") && !arguments.write.empty()) {
+    best.job.dump_folder = "runs/" + std::filesystem::path(arguments.write).stem().string();
+  }
   const Plan plan = make_plan(best, facts);
   if (!arguments.json) text += "\n" + explain_answer(plan);
   std::fputs(text.c_str(), stdout);
@@ -74,6 +78,11 @@ int plan(const PlanArguments& given) {
         "unexpected argument {}: --hf takes the place of a RUN_FILE, and settings have the form section.key=VALUE\n"
         "help:  orthant plan --help",
         arguments.run_file));
+  }
+  if (arguments.run_file.ends_with(".json")) {
+    throw UsageError(fmt::format("{} is no run file; to plan a model of Hugging Face, use --hf {} run.ranks=N\n"
+                                 "help:  orthant plan --help",
+                                 arguments.run_file, arguments.run_file));
   }
   if (arguments.run_file.empty() && arguments.hf.empty()) {
     throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");

@@ -128,9 +128,6 @@ void check_settings_without_effect(const Config& config) {
     require_default(config, "parallelism.data_parallel_replicate_degree", "parallelism.zero_stage");
   }
   if (config.training.max_norm == 0) require_default(config, "training.clip_by", "training.max_norm");
-  if (config.parallelism.zero_stage < 3 && !is_chosen) {
-    require_default(config, "parallelism.zero_reshard", "parallelism.zero_stage");
-  }
   const auto read = optimizer_spec(config.optimizer).settings;
   for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {
     for (const std::string& setting : other.settings) {

@@ -48,8 +48,8 @@ int64_t degree(const Config& config, std::string_view key) {
   return *std::get<int64_t*>(find_key(key)->field(const_cast<Config&>(config)));
 }
 
-// Keys that shard states over the ranks that hold the same parameters. They have no effect if there is one such rank.
-constexpr std::string_view kZeroKeys[] = {"parallelism.zero_stage", "parallelism.zero_reshard"};
+constexpr const char *kZeroStage = "parallelism.zero_stage", *kZeroReshard = "parallelism.zero_reshard";
+// True if no two ranks hold the same parameters, so that there is nothing to shard states over.
 bool shards_over_one_rank(const Mesh& mesh) { return mesh.size() == mesh.axis_size(kPipeline); }
 
 void check_degrees(const Config& config) {
@@ -115,23 +115,25 @@ std::vector<std::string> idle_settings(const Config& config, const Mesh& mesh) {
                                 config.locate(setting.key), setting.degree));
   }
   if (shards_over_one_rank(mesh) && config.parallelism.zero_stage > 0) {
-    texts.push_back(config.locate(kZeroKeys[0]) + " has no effect, because only 1 rank holds each parameter");
+    texts.push_back(config.locate(kZeroStage) + " has no effect, because only 1 rank holds each parameter");
+  } else if (config.parallelism.zero_stage < 3 && !has_default(config, kZeroReshard)) {
+    texts.push_back(fmt::format("{} has no effect, because {} is below 3", config.locate(kZeroReshard), kZeroStage));
   }
   return texts;
 }
 
 Config without_idle_settings(Config config, const Mesh& mesh) {
   static const Config defaults;
-  for (const AxisSetting& setting : kAxisSettings) {
-    if (!is_idle(setting, config, mesh)) continue;
-    copy_value(*find_key(setting.key), defaults, config);
-    config.origins.erase(std::string(setting.key));
-  }
-  if (!shards_over_one_rank(mesh)) return config;
-  for (const std::string_view key : kZeroKeys) {
+  const auto reset = [&](std::string_view key) {
     copy_value(*find_key(key), defaults, config);
     config.origins.erase(std::string(key));
+  };
+  for (const AxisSetting& setting : kAxisSettings) {
+    if (!is_idle(setting, config, mesh)) continue;
+    reset(setting.key);
   }
+  if (shards_over_one_rank(mesh) && config.parallelism.zero_stage > 0) reset(kZeroStage);
+  if (config.parallelism.zero_stage < 3 && !has_default(config, kZeroReshard)) reset(kZeroReshard);
   return config;
 }
 

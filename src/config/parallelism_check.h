@@ -18,8 +18,8 @@ void check_parallelism(const Config& config);
 /// ConfigError.
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
 
-/// Returns a sentence for each setting that has no effect, because it configures the ranks of an axis with 1 rank. Such
-/// settings are legal, so that a degree can be varied alone.
+/// Returns a sentence for each setting that has no effect, because it configures the ranks of an axis with 1 rank, or
+/// states that are not sharded. Such settings are legal, so that a degree or a stage can be varied alone.
 std::vector<std::string> idle_settings(const Config& config, const Mesh& mesh);
 /// Returns the configuration with these settings at their defaults.
 Config without_idle_settings(Config config, const Mesh& mesh);

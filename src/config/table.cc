@@ -231,7 +231,8 @@ const Key kTable[] = {
   KEY(parallelism, layout, one_of({"given", "auto"}), "",
       "given: as the keys below; auto: the fastest that fits, which the start searches for; keys that are set stay"),
   KEY(parallelism, data_parallel_degree, degree(), "ranks",
-      "replicas of the model, each with its shard of the batch; -1 = the remaining ranks",
+      "replicas of the model, each with its shard of the batch, all copies of sharded states included; -1 = the "
+      "remaining ranks",
       "replicas of the model; -1 = the rest"),
   KEY(parallelism, zero_stage, between(0, 3), "",
       "state sharded over the ranks that sum a parameter's gradient: 1 optimizer state, 2 also gradients, 3 also "

@@ -66,6 +66,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("tile_rows", table.tile_rows, CountLaw::count);
   } else if constexpr (std::is_same_v<Table, StepTable>) {
     visit("compute_share", table.compute_share, NumberLaw::share);
+    visit("bfloat16_share", table.bfloat16_share, NumberLaw::optional_share);
     visit("call_seconds", table.call_seconds, NumberLaw::optional_factor);
     visit("message_traffic", table.message_traffic, NumberLaw::optional_factor);
   } else if constexpr (std::is_same_v<Table, LinkTable>) {

@@ -77,7 +77,8 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
   if (std::min({m, k, n}) == 0) return 0;
   const bool to_float32 = shape_.sum_bytes > shape_.element_bytes;
   if (kind == ProductKind::weight_gradient && to_float32) kind = ProductKind::weight_gradient_float32;
-  return product_seconds(hardware_, kind, m, k, n, sharding_.config.training.dtype) / hardware_.step.compute_share;
+  const std::string& dtype = sharding_.config.training.dtype;
+  return product_seconds(hardware_, kind, m, k, n, dtype) / hardware_.step.share_of(dtype);
 }
 
 double PassTimer::seconds_of(const Messages& m) const {
@@ -120,8 +121,8 @@ void PassTimer::add_attention(PassTimes& times, AttentionSize size) const {
     times.forward.kernels += sums * kernel(3 * queries_bytes);
     times.input.kernels += static_cast<double>(blocks) * kernel(3 * queries_bytes) + 2 * sums * kernel(3 * keys_bytes);
   }
-  const double times_each = static_cast<double>(blocks * places) / hardware_.step.compute_share;
   const std::string& dtype = sharding_.config.training.dtype;
+  const double times_each = static_cast<double>(blocks * places) / hardware_.step.share_of(dtype);
   times.forward.attention += times_each * attention_seconds(hardware_, /*backward=*/false, size, dtype);
   times.input.attention += times_each * attention_seconds(hardware_, /*backward=*/true, size, dtype);
 }

@@ -120,6 +120,13 @@ LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len, const Recomputati
   head = 2 * static_cast<double>(a.vocab_size * a.hidden_size);
 }
 
+std::string recomputation_text(const Config& config) {
+  const ActivationCheckpointConfig& recompute = config.activation_checkpoint;
+  if (recompute.mode == "none") return "";
+  const std::string what = recompute.mode == "full" ? "blocks" : join(recompute.operations, " + ");
+  return "recomputes " + what + (recompute.layers > 1 ? fmt::format(" in 1 of {} layers", recompute.layers) : "");
+}
+
 std::string schedule_text(const Config& config) {
   const auto& p = config.parallelism;
   const std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();

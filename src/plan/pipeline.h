@@ -45,6 +45,8 @@ void check_pipeline(const Config& config, const Mesh& mesh);
 /// Names the run file's schedule (or schedule file) and its vocabulary parallelism for people, as in
 /// "zb_v, vocabulary algorithm_2".
 std::string schedule_text(const Config& config);
+/// Names what the blocks recompute: "recomputes norms + swiglu" or "recomputes blocks"; empty if nothing.
+std::string recomputation_text(const Config& config);
 
 /// FLOPs per token of a stage's F, I and W. B costs the sum of I and W.
 struct StageFlops {

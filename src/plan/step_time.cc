@@ -208,13 +208,13 @@ double StepTime::exposed_communication() const {
 
 std::vector<std::pair<std::string, double>> StepTime::named_parts() const {
   std::vector<std::pair<std::string, double>> parts = {
-      {"products", passes.products}, {"attention", passes.attention}, {"other kernels", passes.kernels}};
+      {"matrix products", passes.products}, {"attention", passes.attention}, {"other kernels", passes.kernels}};
   for (const auto& [axis, exposed] : passes.communication) parts.emplace_back("messages over " + axis, exposed);
   parts.insert(parts.end(), {{"idle", idle},
                              {"waits for cores that ranks share", sharing},
                              {"gradient reductions", reductions},
                              {"update", update},
-                             {"gathers after it", gathers}});
+                             {"gathers after the update", gathers}});
   return parts;
 }
 

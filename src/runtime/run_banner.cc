@@ -47,10 +47,11 @@ Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOpti
   b.steps = c.training.steps;
   b.batch = fmt::format("{} of {}, microbatches of {}", counted(c.training.global_batch_size, "sequence"),
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);
+  if (const std::string recomputes = recomputation_text(c); !recomputes.empty()) b.batch += ", " + recomputes;
   b.ranks = plan.mesh.size();
   b.mesh = plan.mesh_and_kind();
   if (plan.mesh.axis_size(kPipeline) > 1) b.mesh += "; " + schedule_text(c);
-  b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
+  b.device = fmt::format("{}, {}, {}", c.run.device, c.training.dtype, c.optimizer.name);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();
   b.warnings = options.warnings;

@@ -100,9 +100,6 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"data.long_documents=cut",
        "data.long_documents = \"cut\" (command line) has no effect with data.mask_documents = false (default); set "
        "it to \"refuse\", or data.mask_documents to true"},
-      {"parallelism.zero_reshard=never",
-       "parallelism.zero_reshard = \"never\" (command line) has no effect with parallelism.zero_stage = 0 (default); "
-       "set it to \"step\", or parallelism.zero_stage to 3"},
       {"activation_checkpoint.operations=mlp",
        "activation_checkpoint.operations = [\"mlp\"] (command line) has no effect with activation_checkpoint.mode = "
        "\"none\" (default); set it to [], or activation_checkpoint.mode to \"selective\""},

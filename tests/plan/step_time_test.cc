@@ -108,6 +108,13 @@ TEST(StepTime, OfProductsIsTheirFlops) {
   EXPECT_NEAR(plan.step_time->passes.products, 6 * weights * tokens / 1e12, 1e-12);
   EXPECT_GT(plan.step_time->passes.attention, 0);
   EXPECT_LT(plan.step_time->passes.kernels, 1e-18);
+  Hardware slower = simple_hardware();
+  slower.step.compute_share = 0.8, slower.step.bfloat16_share = 0.5;
+  const TimeParts of_float32 = plan_on(slower, 1, kSmall).step_time->passes,
+                  of_bfloat16 = plan_on(slower, 1, with(kSmall, {"training.dtype=bfloat16"})).step_time->passes;
+  EXPECT_NEAR(of_float32.products, plan.step_time->passes.products / 0.8, 1e-12);
+  EXPECT_NEAR(of_bfloat16.products, plan.step_time->passes.products / 0.4, 1e-12);
+  EXPECT_NEAR(of_bfloat16.attention, plan.step_time->passes.attention / 0.4, 1e-12);
   EXPECT_NEAR(plan.step_time->seconds, plan.step_time->passes.seconds(), 1e-12);
   EXPECT_NEAR(model_flops_utilization(plan, plan.step_time->passes.products, true),
               training_flops_per_token(plan.architecture, 32) * tokens * 1.0 / (6 * weights * tokens), 0.2);

@@ -74,6 +74,8 @@ TEST(RunWarnings, OfStatesThatNoRanksShare) {
              unsharded = run.plan(2, {"parallelism.pipeline_parallel_degree=2"});
   EXPECT_TRUE(says(idle_settings_warning(alone), {"parallelism.zero_stage = 3", "has no effect", "1 rank"}));
   EXPECT_EQ(idle_settings_warning(shared), "");
+  EXPECT_TRUE(says(idle_settings_warning(run.plan(2, {"parallelism.zero_reshard=never"})),
+                   {"parallelism.zero_reshard = \"never\"", "has no effect", "below 3"}));
   EXPECT_FALSE(alone.shards_weights());
   EXPECT_TRUE(shared.shards_weights());
   EXPECT_EQ(alone.largest_memory_bytes(), unsharded.largest_memory_bytes());

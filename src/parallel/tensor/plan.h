@@ -44,7 +44,7 @@ struct TensorPlan {
   int rows = 1, columns = 1, depth = 1;
   StreamSharding stream = StreamSharding::width;
   ProductForm form = ProductForm::stationary;
-  int64_t panel_bytes = 256 << 10;  // smallest panel of tokens, in bytes of the stream's full width
+  int64_t panel_bytes = 2 << 20;  // smallest panel of tokens, in bytes of the stream's full width
 
   int ranks() const { return rows * columns * depth; }
 };
