@@ -227,7 +227,7 @@ std::string Trainer::way_out() const {
                        : config.optimizer.in_backward ? ", set training.max_norm and clip_by = \"previous_norm\""
                                                       : ", set training.max_norm");
   }
-  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr, such as:\n"
+  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n"
                      "  {} optimizer.lr={:g}",
                      checkpoint_, options_.resume_command, config.optimizer.lr / 10);
 }

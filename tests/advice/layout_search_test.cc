@@ -176,6 +176,7 @@ TEST(LayoutSearch, KeepsKeysOfShardedStates) {
   const auto never = found({"parallelism.zero_reshard=never"});
   ASSERT_FALSE(never.empty());
   for (const FoundLayout& layout : never) {
+    if (layout.config.parallelism.data_parallel_degree == 1) continue;  // no copies of states, so no stages
     EXPECT_EQ(layout.config.parallelism.zero_stage, 3) << layout.name;
     EXPECT_EQ(layout.config.parallelism.zero_reshard, "never") << layout.name;
   }

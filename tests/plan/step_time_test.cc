@@ -110,7 +110,7 @@ TEST(StepTime, OfProductsIsTheirFlops) {
   EXPECT_LT(plan.step_time->passes.kernels, 1e-18);
   Hardware slower = simple_hardware();
   slower.step.compute_share = 0.8, slower.step.bfloat16_share = 0.5;
-  const TimeParts of_float32 = plan_on(slower, 1, kSmall).step_time->passes,
+  const TimeParts of_float32 = plan_on(slower, 1, with(kSmall, {"training.dtype=float32"})).step_time->passes,
                   of_bfloat16 = plan_on(slower, 1, with(kSmall, {"training.dtype=bfloat16"})).step_time->passes;
   EXPECT_NEAR(of_float32.products, plan.step_time->passes.products / 0.8, 1e-12);
   EXPECT_NEAR(of_bfloat16.products, plan.step_time->passes.products / 0.4, 1e-12);

@@ -41,7 +41,6 @@ class RunFile(ProcessTest):
                 ("model.num_key_value_heads=3", "model.num_key_value_heads = 3", "must divide model.num_attention_heads = 4", "set it to 2 or 4"),
                 ("training.seq_len=500", "training.seq_len = 500", "max_position_embeddings = 128"),
                 ("parallelism.data_parallel_degree=3", "parallelism.data_parallel_degree = 3", "2 ranks", "set it to 2"),
-                ("parallelism.zero_reshard=never", "parallelism.zero_reshard = \"never\"", "parallelism.zero_stage to 3"),
                 ("parallelism.data_parallel_shard_degree=2", "parallelism.data_parallel_shard_degree = 2", "parallelism.zero_stage to 1"),
                 ("model.vocab_size=100", "model.vocab_size = 100", "257"),
                 ("training.seed_weights=false", "training.seed_weights", "model.from")):

@@ -251,7 +251,7 @@ class ProcessTest(unittest.TestCase):
 
     def resume_command(self, message):
         """Returns the command that resumes the run, from the message that states it, as a shell command."""
-        commands = [line.strip() for line in message.splitlines() if line.strip().endswith("--resume")]
+        commands = [line.strip() for line in message.splitlines() if line.startswith("  ") and " --resume" in line]
         self.assertEqual(len(commands), 1, message)
         return ["sh", "-c", commands[0]]
 

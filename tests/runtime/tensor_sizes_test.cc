@@ -63,7 +63,7 @@ SWEEP_TEST(TensorSizes, NeedNotDivideWhereARunGoesOn) {
 }
 
 SWEEP_TEST(TensorBfloat16, MayPassTheStreamInPanels) {
-  const TinyRun run({"training.global_batch_size=16", "training.local_batch_size=8", "training.seq_len=512",
+  const TinyRun run({"training.global_batch_size=96", "training.local_batch_size=48", "training.seq_len=512",
                      "training.dtype=bfloat16", "model.max_position_embeddings=512", "model.hidden_size=96"});
   for (const TensorCut& cut :
        sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1), grid(2, 2, 1)},

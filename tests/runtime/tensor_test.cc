@@ -74,14 +74,14 @@ SWEEP_TEST(TensorRuns, SendWhatThePlanSays) {
 
 // Residual streams large enough to move in panels: more calls, and the numbers of one rank.
 SWEEP_TEST(TensorRuns, PassTheStreamInPanels) {
-  const TinyRun run({"training.global_batch_size=8", "training.seq_len=512", "model.max_position_embeddings=512",
-                     "model.hidden_size=96"});
+  const TinyRun run({"training.global_batch_size=32", "training.local_batch_size=16", "training.seq_len=512",
+                     "model.max_position_embeddings=512", "model.hidden_size=96"});
   const auto want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0];
   for (const TensorCut& cut :
        sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(1, 2, 2)},
                 2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
-    const StreamPanels panels = stream_panels(plan.tensor, 2, 512, 96, true, 8);
+    const StreamPanels panels = stream_panels(plan.tensor, 16, 512, 96, true, 8);
     EXPECT_EQ(panels.panels.size(), 3U) << cut.name();
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
     const NamedError worst = worst_of_run(plan, ranks, want);

@@ -46,8 +46,8 @@ SWEEP_TEST(Zero, StagesTwoAndThreeHaveTheBitsOfStageZero) {
   }
 }
 
-// Of several gradients that are not finite, every stage names the one that backward makes first, although its elements
-// are on another rank than those of the others. Control: a gradient that backward makes later is not named.
+// Several gradients are not finite: every stage names the one that backward makes first, although its elements are on
+// another rank than those of the others. Control: a gradient that backward makes later is not named.
 TEST(Zero, NamesTheSameTensorThatIsNotFinite) {
   const TinyRun run({"training.local_batch_size=7"});
   const std::string first = "model.layers.1.mlp.down_proj.weight";
