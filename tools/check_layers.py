@@ -56,7 +56,7 @@ ROOMS = {
                                 "parallel/vocabulary/plan parallel/tensor comm model model/kernels base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
-    "calibrate": Room("Measures this machine's kernels, messages and steps.", True, "hardware comm model base"),
+    "calibrate": Room("Measures this machine's kernels and messages.", True, "hardware comm model base"),
     "app": Room("The commands.", True, "calibrate runtime advice report plan config hardware comm launch model data checkpoint schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")

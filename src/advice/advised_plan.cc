@@ -1,7 +1,7 @@
 // Searches for the nearest legal settings if a run is refused.
 #include "advice/advised_plan.h"
 
-#include "advice/layout_search.h"
+#include "advice/auto_layout.h"
 #include "advice/memory_limit.h"
 #include "advice/nearest_legal.h"
 #include "advice/tensor_choices.h"

@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,21 +47,14 @@ struct SearchResult {
   int64_t meshes = 0, left_out = 0;     // numbers of mesh choices, and of those that a bound excludes
 };
 
-/// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls progress(done, total), if it is
-/// given, after each mesh.
+/// Receives the numbers of meshes that a search is done with, and of all meshes.
 using SearchProgress = std::function<void(int64_t done, int64_t total)>;
+
+/// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls `progress`, if it is given,
+/// after each mesh.
 SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress = {});
 
-/// The machine to plan for, as the ranks use it: run.hardware, or else h100-8x for CUDA devices, or else nullptr.
-/// Throws as load_hardware().
-std::shared_ptr<const Hardware> find_hardware(const Config& config, int ranks);
-
-/// Resolves parallelism.layout = "auto": returns the configuration with the fastest layout that fits. The hardware is
-/// facts.hardware, or else that of find_hardware(), or else this-cpu. Returns other configurations as they are.
-/// Throws ConfigError if no layout fits, with the layout that needs least memory, or with the law that excludes all.
-Config with_chosen_layout(const Config& config, const RunFacts& facts);
-
-/// For a search in which nothing fits: the least memory, its layout, and what to change.
+/// Returns the least memory, its layout and what to change, for a search in which nothing fits.
 std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware);
 
 /// Returns the ten best layouts, and the best of every other kind, as a table; or the smallest memory that works.

@@ -76,7 +76,7 @@ void define_plan(CLI::App& app, Command& command) {
       ->type_name("FILE")
       ->check(named("best.toml"))
       ->needs(search);
-  // A short name of a key. CLI11 passes options on in the order in which they are defined.
+  // Defines a short name of a key. CLI11 passes options on in the order in which they are defined.
   const auto setting = [&](const char* option, const char* key, const char* help = "") {
     return app.add_option_function<std::string>(
         option, [&arguments, key](const std::string& value) { arguments.overrides.push_back(key + ("=" + value)); },

@@ -1,6 +1,7 @@
 // orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
+#include "advice/auto_layout.h"
 #include "advice/explain.h"
 #include "advice/layout_search.h"
 #include "advice/plan_json.h"

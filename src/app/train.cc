@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "advice/advised_plan.h"
+#include "advice/auto_layout.h"
 #include "advice/explain.h"
-#include "advice/layout_search.h"
 #include "advice/plan_json.h"
 #include "app/commands.h"
 #include "app/report.h"

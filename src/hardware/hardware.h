@@ -92,7 +92,7 @@ struct StepTable {
   std::string origin;
   double compute_share = 1;  // rate of products and attention in a step, relative to that of a kernel alone: power,
                              // temperature, and gaps between kernels
-  double bfloat16_share = 1;  // that rate in bfloat16, relative to other dtypes
+  double bfloat16_share = 1;   // that rate in bfloat16, relative to other dtypes
   double call_seconds = 0;     // time of the software around a message of an operator: slices, dispatch
   double message_traffic = 0;  // memory traffic of this software, relative to the bytes sent: copies
 

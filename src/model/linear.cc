@@ -25,9 +25,10 @@ bool prefers_mkl(int64_t m, int64_t k, int64_t n) {
 }
 
 // sum (+)= a b with the operands converted to the dtype of sum. They are converted in parts of the contracted dim, of
-// about 2 MiB, so that the copies need little memory.
+// about 2 MiB, so that the copies need little memory. Without a part, the product is 0.
 void add_product_of_parts(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, bool add) {
   constexpr int64_t kPartElements = 512 * 1024;
+  if (!add && a.size(1) == 0) sum.zero_();
   const int64_t depth = a.size(1), part = std::max<int64_t>(64, kPartElements / (a.size(0) + b.size(1)));
   for (int64_t begin = 0; begin < depth; begin += part) {
     const int64_t length = std::min(part, depth - begin);

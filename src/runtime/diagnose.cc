@@ -54,15 +54,18 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   return p;
 }
 
-std::string weight_text(const ParameterInfo& parameter) { return "the weight " + parameter.name; }
+// The index of the first parameter whose owned weights are not finite; the number of parameters if all are.
+size_t first_bad_weight(const Weights& weights) {
+  size_t i = 0;
+  while (i < weights.parameters().size() && finite(weights.owned_value(i))) ++i;
+  return i;
+}
 
 }  // namespace
 
 std::string Session::first_weight_not_finite() const {
-  for (size_t i = 0; i < weights_.parameters().size(); ++i) {
-    if (!finite(weights_.owned_value(i))) return weight_text(weights_.parameters()[i]);
-  }
-  return "";
+  const size_t bad = first_bad_weight(weights_);
+  return bad == weights_.parameters().size() ? "" : "the weight " + weights_.parameters()[bad].name;
 }
 
 Session::NotFinite Session::find_first_not_finite(int64_t step) {
@@ -72,10 +75,8 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const auto stages = static_cast<int>(plan_.stages.size());
   const auto parameters = weights_.parameters().size();
   size_t place = 2 * parameters + static_cast<size_t>(stages);  // nothing was found
-  NotFinite found;
-  for (size_t i = 0; i < parameters && found.what.empty(); ++i) {
-    if (!finite(weights_.owned_value(i))) found.what = weight_text(weights_.parameters()[i]), place = i;
-  }
+  NotFinite found{.what = first_weight_not_finite()};
+  if (!found.what.empty()) place = first_bad_weight(weights_);
 
   int stage = 0;
   std::string by_forward;

@@ -223,9 +223,10 @@ std::string Trainer::way_out() const {
   if (checkpoint_.empty()) {
     const bool clips = config.training.max_norm > 0;
     return fmt::format("There is no checkpoint yet; lower optimizer.lr{}, or check the data.",
-                       clips                          ? " or training.max_norm"
-                       : config.optimizer.in_backward ? ", set training.max_norm and clip_by = \"previous_norm\""
-                                                      : ", set training.max_norm");
+                       clips ? " or training.max_norm"
+                       : config.optimizer.in_backward
+                           ? ", set training.max_norm and training.clip_by = \"previous_norm\""
+                           : ", set training.max_norm");
   }
   return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n"
                      "  {} optimizer.lr={:g}",

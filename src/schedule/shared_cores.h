@@ -15,11 +15,12 @@
 
 namespace orthant {
 
-/// Returns the seconds that the part of the timeline before `until_s` takes on a host with this number of cores.
-/// `ranks_of_row`: number of ranks of the host that carry out each row. Collectives of `copying` occupy cores, as
-/// computations do; those that wait for a link between hosts do not, and neither do messages between stages. Requires
-/// cores >= 1. Takes O(n log n) time for n Actions.
+/// What collectives do while they last: copy inside a host, which occupies cores, or wait for a link between hosts.
 enum class Collectives { copying, waiting_for_link };
+
+/// Returns the seconds that the part of the timeline before `until_s` takes on a host with this number of cores.
+/// `ranks_of_row`: number of ranks of the host that carry out each row. Computations occupy cores;
+/// messages between stages do not. Requires cores >= 1. Takes O(n log n) time for n Actions.
 double seconds_on_shared_cores(const Timeline& timeline, double until_s, const std::vector<int64_t>& ranks_of_row,
                                int64_t cores, Collectives collectives = Collectives::copying);
 

@@ -10,6 +10,7 @@
 
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
+#include "advice/auto_layout.h"
 #include "advice/layout_bounds.h"
 #include "advice/tensor_choices.h"
 #include "base/errors.h"

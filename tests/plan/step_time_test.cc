@@ -2,6 +2,7 @@
 // and against published steps of Megatron on B200. Controls: other layouts, hardware without communication.
 #include "plan/step_time.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -172,6 +173,25 @@ TEST(StepTime, RanksShareTheCoresOfTheirHost) {
   EXPECT_NEAR(seconds(1, 4, data) / seconds(4, 4, data), 4, 1e-6);
   EXPECT_GT(seconds(2, 4, pipeline), 1.05 * seconds(4, 4, pipeline));
   EXPECT_LT(seconds(2, 4, pipeline), 1.95 * seconds(4, 4, pipeline));
+}
+
+// Reductions between hosts wait for their link, and leave the cores to other ranks. Control: inside a host they copy, and
+// take twice as long if two ranks share each core.
+TEST(StepTime, ReductionsBetweenHostsLeaveCoresFree) {
+  Hardware hardware = simple_hardware();
+  hardware.device.communication_uses_compute = true;
+  hardware.same_host.bytes_per_s = hardware.between_hosts.bytes_per_s = 1e6;  // messages take nearly all of the step
+  const auto slower_on_half_of_the_cores = [&](int64_t per_host, int stage) {
+    const auto seconds = [&](int64_t cores) {
+      hardware.device.per_host = per_host, hardware.device.shared_cores = cores;
+      return plan_on(hardware, 4, with(kSmall, {fmt::format("parallelism.zero_stage={}", stage)})).step_time->seconds;
+    };
+    return seconds(per_host / 2) / seconds(per_host);
+  };
+  for (const int stage : {0, 1, 3}) {
+    EXPECT_NEAR(slower_on_half_of_the_cores(2, stage), 1, 0.05) << stage;
+    EXPECT_NEAR(slower_on_half_of_the_cores(4, stage), 2, 0.05) << stage;
+  }
 }
 
 // Software around the messages of operators takes its time at every message: a step without such messages does not

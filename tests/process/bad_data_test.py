@@ -271,7 +271,7 @@ class Numbers(ProcessTest):
             command = self.resume_command(message)
             good = self.weights()
             self.assertIn(self.latest().name, message)
-            # Resumed with a rate that is still too large, the run fails in the same way, and the checkpoint remains the good one.
+            # Resumed with a rate that is still too large, the run fails again, and the checkpoint remains the good one.
             again = self.start(command).result()
             self.assert_says(again, 1, "is not finite")
             self.assertEqual(self.weights(), good)
