@@ -175,8 +175,8 @@ TEST(StepTime, RanksShareTheCoresOfTheirHost) {
   EXPECT_LT(seconds(2, 4, pipeline), 1.95 * seconds(4, 4, pipeline));
 }
 
-// Reductions between hosts wait for their link, and leave the cores to other ranks. Control: inside a host they copy, and
-// take twice as long if two ranks share each core.
+// Reductions between hosts wait for their link, and leave the cores to other ranks. Control: inside a host they copy,
+// and take twice as long if two ranks share each core.
 TEST(StepTime, ReductionsBetweenHostsLeaveCoresFree) {
   Hardware hardware = simple_hardware();
   hardware.device.communication_uses_compute = true;
