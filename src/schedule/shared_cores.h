@@ -15,7 +15,7 @@
 
 namespace orthant {
 
-/// What collectives do while they last: copy inside a host, which occupies cores, or wait for a link between hosts.
+/// Collectives inside a host copy, which occupies cores; those between hosts wait for a link.
 enum class Collectives { copying, waiting_for_link };
 
 /// Returns the seconds that the part of the timeline before `until_s` takes on a host with this number of cores.
