@@ -106,7 +106,7 @@ class LayoutSearch {
       std::erase_if(states, [&](Config& state) {
         if (!may_fit(bounds->memory_bytes(state))) return false;
         state.activation_checkpoint = setting;
-        return add_below(mesh.kind(), state) != Outcome::too_large;
+        return add(mesh.kind(), state, limit(mesh.kind())) != Outcome::too_large;
       });
     }
   }
@@ -244,27 +244,18 @@ class LayoutSearch {
   }
 
   enum class Outcome { fits, too_large, too_slow, refused };
-  /// Plans the layout if its step is short enough to be of interest.
-  Outcome add_below(const std::string& kind, const Config& config) {
+  /// Plans the layout. If its step takes `limit_s` or more, it is not of interest.
+  Outcome add(const std::string& kind, const Config& config, double limit_s = INFINITY) {
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
-      if (plan_step_time(config, facts_).seconds >= limit(kind)) return Outcome::too_slow;
-    } catch (const ConfigError&) {
-      ++result_.refused;
-      return Outcome::refused;
-    }
-    return add(kind, config);
-  }
-  Outcome add(const std::string& kind, const Config& config) {
-    try {
-      check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
-      const Plan plan = make_plan(config, facts_);
+      const std::optional<Plan> plan = make_plan_below(config, facts_, limit_s);
+      if (!plan) return Outcome::too_slow;
       ++result_.planned;
-      FoundLayout found = layout_of(plan);
+      FoundLayout found = layout_of(*plan);
       mark_chosen(found.config);
       found.kind = kind;
       if (!result_.smallest || found.memory_bytes < result_.smallest->memory_bytes) result_.smallest = found;
-      if (!fits_a_device(plan, found.memory_bytes)) return Outcome::too_large;
+      if (!fits_a_device(*plan, found.memory_bytes)) return Outcome::too_large;
       best_.insert(found.time.seconds);
       const auto [best, is_new] = best_of_kind_.try_emplace(kind, found.time.seconds);
       best->second = std::min(best->second, found.time.seconds);

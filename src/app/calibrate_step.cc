@@ -49,15 +49,15 @@ double planned_seconds(const Hardware& hardware, const Step& step) {
   return plan_step_time(config, facts).seconds;
 }
 
-// Finds the numbers with which the plans of the steps are closest to their measured times, beginning with `x`, and
-// passes them to `set`, which changes the hardware.
+// Finds the numbers with the least squares of logarithms of planned over measured times, beginning with `x`, and passes
+// them to `set`, which changes the hardware.
 void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, const std::vector<double>& x,
                   const std::function<void(const std::vector<double>&)>& set) {
   set(minimize(x, [&](const std::vector<double>& now) {
     set(now);
     double sum = 0;
-    for (const Step& step : steps) sum += std::abs(std::log(planned_seconds(hardware, step) / step.seconds));
-    return sum / static_cast<double>(steps.size());
+    for (const Step& step : steps) sum += std::pow(std::log(planned_seconds(hardware, step) / step.seconds), 2);
+    return sum;
   }));
 }
 
@@ -95,7 +95,7 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
 }
 
 // Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that
-// computation takes more of it than reductions of gradients. A layout that is not empty takes two ranks.
+// computation takes more of it than reductions of gradients. A layout that is not empty takes two ranks of each data rank.
 Step measured_step(const std::filesystem::path& folder, Words settings, int64_t ranks, const std::string& layout = "") {
   const int64_t data_ranks = layout.empty() ? ranks : ranks / 2;
   settings.insert(settings.end(), {fmt::format("run.ranks={}", ranks), "run.threads_per_rank=1",
@@ -117,17 +117,18 @@ void fit_step(Hardware& hardware) {
                              fmt::format("orthant-calibrate-{}.tmp", random_nonce()));
   const int64_t cores = hardware.device.shared_cores, ranks = std::max<int64_t>(2, cores - cores % 2);
   std::vector<Step> all;
-  const auto measure = [&](std::vector<Step>& steps, Words settings, const std::string& layout = "") {
-    steps.push_back(measured_step(folder.path(), std::move(settings), ranks, layout));
+  const auto measure = [&](std::vector<Step>& steps, int64_t on_ranks, Words settings, const std::string& layout = "") {
+    steps.push_back(measured_step(folder.path(), std::move(settings), on_ranks, layout));
     all.push_back(steps.back());
   };
-  std::vector<Step> float32, bfloat16, exchanging;
+  std::vector<Step> float32, bfloat16, exchanging, sharing;
   for (const auto& [width, tokens] : {std::pair(128, 256), std::pair(256, 128), std::pair(512, 64)}) {
-    measure(float32, model_of(width, tokens, "float32"));
-    measure(bfloat16, model_of(width, tokens, "bfloat16"));
+    measure(float32, ranks, model_of(width, tokens, "float32"));
+    measure(bfloat16, ranks, model_of(width, tokens, "bfloat16"));
   }
   for (const char* layout : {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_ulysses=2"}) {
-    for (const int64_t tokens : {64, 256}) measure(exchanging, model_of(256, tokens, "float32"), layout);
+    for (const int64_t tokens : {64, 256}) measure(exchanging, ranks, model_of(256, tokens, "float32"), layout);
+    measure(sharing, 2 * cores, model_of(256, 128, "float32"), layout);
   }
 
   StepTable& step = hardware.step;
@@ -140,6 +141,9 @@ void fit_step(Hardware& hardware) {
   });
   fit_to_steps(hardware, exchanging, {5e-5, 4}, [&](const std::vector<double>& x) {
     step.call_seconds = std::min(1.0, x[0]), step.message_traffic = std::min(100.0, x[1]);
+  });
+  fit_to_steps(hardware, sharing, {1e-4}, [&](const std::vector<double>& x) {
+    step.shared_call_seconds = std::min(1.0, x[0]);
   });
   fmt::print(stderr, "        these steps have a mean error of {:.0f} %\n", 100 * mean_error(hardware, all));
 }

@@ -69,6 +69,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("bfloat16_share", table.bfloat16_share, NumberLaw::optional_share);
     visit("call_seconds", table.call_seconds, NumberLaw::optional_factor);
     visit("message_traffic", table.message_traffic, NumberLaw::optional_factor);
+    visit("shared_call_seconds", table.shared_call_seconds, NumberLaw::optional_factor);
   } else if constexpr (std::is_same_v<Table, LinkTable>) {
     visit("bytes_per_s", table.bytes_per_s, NumberLaw::positive);
   } else if constexpr (std::is_same_v<Table, MessageTable>) {

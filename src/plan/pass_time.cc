@@ -22,6 +22,12 @@ CollectiveKind kind_of(const Messages& messages) {
 // Products move their operands over columns while they compute, panel by panel. All other messages are waited for.
 bool moves_in_panels(const Messages& messages) { return messages.what == "activations" || messages.what == "products"; }
 
+// The time of the software around one message.
+double call_seconds(const Hardware& hardware, const Mesh& mesh) {
+  const StepTable& step = hardware.step;
+  return step.call_seconds + (turns_on_cores(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
+}
+
 }  // namespace
 
 double TimeParts::seconds() const {
@@ -62,6 +68,13 @@ double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, 
                                     static_cast<double>(bytes) / count);
 }
 
+double turns_on_cores(const Hardware& hardware, const Mesh& mesh) {
+  const DeviceTable& device = hardware.device;
+  if (device.shared_cores == 0) return 1;
+  const auto ranks = static_cast<double>(std::min<int64_t>(mesh.size(), device.per_host));
+  return std::max(1.0, ranks / static_cast<double>(device.shared_cores));
+}
+
 PassTimer::PassTimer(const Sharding& sharding, int64_t sequences)
     : sharding_(sharding),
       hardware_(*sharding.facts.hardware),
@@ -84,7 +97,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes) +
-         static_cast<double>(m.calls) * hardware_.step.call_seconds +
+         static_cast<double>(m.calls) * call_seconds(hardware_, sharding_.mesh) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);
 }

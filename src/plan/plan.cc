@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -60,16 +61,20 @@ void add_times(Plan& plan, const ParameterShards& held) {
 
 }  // namespace
 
-Plan make_plan(const Config& config, const RunFacts& facts) {
-  Plan plan{place_parameters(make_pipeline(make_sharding(config, facts)))};
+Plan make_plan(const Config& config, const RunFacts& facts) { return *make_plan_below(config, facts, INFINITY); }
+
+std::optional<Plan> make_plan_below(const Config& config, const RunFacts& facts, double seconds) {
+  std::optional<Plan> result(Plan{place_parameters(make_pipeline(make_sharding(config, facts)))});
+  Plan& plan = *result;
   const ParameterShards held(plan);
   add_times(plan, held);
+  if (plan.step_time && plan.step_time->seconds >= seconds) return std::nullopt;
   const RankTable ranks(plan, held);
   plan.classes = ranks.classes();
   plan.memory = count_memory(plan, ranks.values());
   plan.communication = count_communication(plan, ranks.values());
   join_equal_classes(plan, ranks.values());
-  return plan;
+  return result;
 }
 
 StepTime plan_step_time(const Config& config, const RunFacts& facts) {

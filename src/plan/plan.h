@@ -94,6 +94,9 @@ Plan make_generation_plan(Plan plan);
 /// Plans the run; a pure function of config and facts. tensor_parallel_kind must not be "auto", which advised_plan()
 /// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
+/// The same if the planned step takes less than `seconds`. Otherwise nothing, and memory and messages are not counted.
+/// Requires facts.hardware unless `seconds` is infinite.
+std::optional<Plan> make_plan_below(const Config& config, const RunFacts& facts, double seconds);
 
 /// The step time of the run's plan, whose memory and messages are not counted. Requires facts.hardware. Throws
 /// ConfigError if the run is impossible.

@@ -167,14 +167,6 @@ std::set<std::vector<int64_t>> ranks_of_rows(const Mesh& mesh, int64_t per_host)
   return hosts;
 }
 
-// The number of ranks of a host for each of its cores, if they share them; at least 1.
-double turns_on_cores(const Hardware& hardware, const Mesh& mesh) {
-  const DeviceTable& device = hardware.device;
-  if (device.shared_cores == 0) return 1;
-  const auto ranks = static_cast<double>(std::min<int64_t>(mesh.size(), device.per_host));
-  return std::max(1.0, ranks / static_cast<double>(device.shared_cores));
-}
-
 // Adds the time for which ranks wait for cores, if they share them. The slowest host counts.
 void share_cores(const ParameterPlacement& plan, const Timeline& timeline, double last_pass, StepTime& time) {
   const DeviceTable& device = plan.facts.hardware->device;

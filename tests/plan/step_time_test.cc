@@ -207,6 +207,15 @@ TEST(StepTime, CountsCallsAndOperands) {
   EXPECT_GT(seconds(tensor), before[1] + 8 * 4 * 4 * 1e-3);  // microbatches, layers, and at least 4 messages
   EXPECT_GT(seconds(ring), before[2] + 8 * 4 * 2 * 1e-3);
   hardware.step.call_seconds = 0;
+  hardware.step.shared_call_seconds = 1e-3;
+  EXPECT_EQ(seconds(tensor), before[1]);  // no cores are shared
+  hardware.device.shared_cores = 2;
+  EXPECT_EQ(seconds(tensor), before[1]);  // two ranks have a core each
+  hardware.device.shared_cores = 1;
+  const double shared = seconds(tensor);
+  hardware.step.shared_call_seconds = 0;
+  EXPECT_GT(shared, seconds(tensor) + 2 * 8 * 4 * 4 * 1e-3);  // in turns on one core
+  hardware.device.shared_cores = 0;
   hardware.memory.bytes_per_s = 1e10;
   const double without_copies = seconds(tensor);
   hardware.step.message_traffic = 4;

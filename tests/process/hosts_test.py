@@ -32,6 +32,13 @@ def network_devices():
     return pathlib.Path("/proc/net/dev").read_text().count(":")
 
 
+def process_name(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None  # it has ended
+
+
 class HostsTest(ProcessTest):
     def on_hosts(self, hosts, ranks_per_host, *command, rate="1gbit", grace=10):
         return self.start([*HOSTS, "--hosts", hosts, "--ranks-per-host", ranks_per_host, "--rate", rate, "--grace",
@@ -230,7 +237,13 @@ class EmulatedHosts(HostsTest):
     def started(self, script, ranks=2):
         running = self.on_hosts(2, 1, "sh", "-c", f"{script}; touch started-$RANK; exec sleep 1000", grace=1)
         running.until(lambda: len(list(self.folder.glob("started-*"))) == ranks, "start of the ranks")
-        return running, running.ranks()
+
+        def sleeping():  # before `exec` is over, the environment can read as empty, and `touch` has the same variables
+            pids = running.ranks()
+            names = [process_name(pid) for pid in pids.values()]
+            return names == ["sleep"] * ranks and pids
+
+        return running, running.until(sleeping, "ranks that sleep")
 
     def test_no_process_or_device_remains(self):
         devices = network_devices()

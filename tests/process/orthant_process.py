@@ -126,11 +126,13 @@ class Running:
         return Result(code, self._text(0), self._text(1))
 
     def until(self, condition, what):
+        """Waits until the condition holds, and returns its value."""
         deadline = time.monotonic() + HANG_S
-        while not condition():
+        while not (value := condition()):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"no {what}: " + str(Result(self.process.poll(), self._text(0), self._text(1))))
             time.sleep(0.01)
+        return value
 
     def ranks(self):
         """The process id of each rank, by rank. Ranks are the descendants that have RANK in their environment."""

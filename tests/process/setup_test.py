@@ -33,18 +33,15 @@ class WhileTokenizing(ProcessTest):
         return any(fields[6].endswith(f":{os.fstat(lock).st_ino}") for fields in waiting)
 
     @staticmethod
-    def wait_until_idle(running):
-        """Waits until none of the ranks computes: loading libraries takes seconds on a busy machine."""
-        def used():
-            fields = [pathlib.Path(f"/proc/{rank.process.pid}/stat").read_text().rsplit(")", 1)[1].split() for rank in running]
-            return [int(field[11]) + int(field[12]) for field in fields]  # clock ticks of 10 ms
-
-        before, quiet = used(), 0
-        while quiet < 4:
-            time.sleep(0.5)
-            now = used()
-            quiet = quiet + 1 if all(b - a <= 2 for a, b in zip(before, now)) else 0
-            before = now
+    def watches(running, watched):
+        """Whether the process has a file descriptor of the other one (pidfd), through which it notices its end."""
+        found = []
+        for file in pathlib.Path(f"/proc/{running.process.pid}/fdinfo").iterdir():
+            try:
+                found += re.findall(r"^Pid:\t(\d+)$", file.read_text(), re.MULTILINE)
+            except OSError:
+                continue  # closed since it was listed
+        return str(watched.process.pid) in found
 
     def assert_all_end(self, running, victim):
         os.kill(running[victim].process.pid, signal.SIGKILL)
@@ -57,7 +54,8 @@ class WhileTokenizing(ProcessTest):
 
     def test_rank_0_is_killed(self):
         running = self.by_hand(3)
-        self.wait_until_idle(running[1:])  # they wait for rank 0, and their watches have its process
+        for other in running[1:]:
+            other.until(lambda rank=other: self.watches(rank, running[0]), "rank that watches rank 0")
         self.assert_all_end(running, 0)
 
     def test_rank_0_is_killed_immediately(self):

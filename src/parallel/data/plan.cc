@@ -45,10 +45,6 @@ std::map<int64_t, int64_t> microbatch_sizes(const DataShard& data_shard) {
   return sizes;
 }
 
-Range GradientBucket::chunk(int position) const {
-  return {cuts.at(static_cast<size_t>(position)), cuts.at(static_cast<size_t>(position) + 1)};
-}
-
 std::vector<int64_t> GradientBucket::chunk_sizes() const {
   std::vector<int64_t> sizes;
   for (size_t i = 1; i < cuts.size(); ++i) sizes.push_back(cuts[i] - cuts[i - 1]);
@@ -57,25 +53,36 @@ std::vector<int64_t> GradientBucket::chunk_sizes() const {
 
 std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,
                                 std::span<const int64_t> loads) {
-  // The positions with the smallest loads are filled up to one level, which is a fraction: level / filled.
-  std::vector<int64_t> sorted(loads.begin(), loads.end());
-  std::ranges::sort(sorted);
-  int64_t level = elements.size(), filled = 0;
-  for (const int64_t load : sorted) {
-    if (filled > 0 && level <= load * filled) break;
-    level += load, ++filled;
+  ORTHANT_CHECK(!loads.empty() && !parameters.empty(), loads.size(), parameters.size());
+  // The positions with loads below one level are filled up to it. The level is a fraction: level / filled. It falls when
+  // a position above it is left out, until none is above it.
+  int64_t level = 0, filled = 0;
+  const auto is_filled = [&](int64_t load) { return filled == 0 || load * filled < level; };
+  for (bool again = true; again;) {
+    int64_t sum = elements.size(), count = 0;
+    for (const int64_t load : loads) {
+      if (is_filled(load)) sum += load, ++count;
+    }
+    again = count != filled && count > 0;
+    if (count > 0) level = sum, filled = count;
   }
   std::vector<int64_t> cuts{elements.begin};
-  int64_t given = 0;  // times `filled`
+  cuts.reserve(loads.size() + 1);
+  auto at = parameters.begin();  // the last parameter that begins at or before the border
+  const int64_t whole = level / filled, numerator = level % filled;
+  int64_t wanted = elements.begin, sum_of_numerators = 0;  // the border before rounding, and its fraction
   for (size_t i = 0; i + 1 < loads.size(); ++i) {
-    given += std::max<int64_t>(0, level - loads[i] * filled);
-    const int64_t wanted = elements.begin + given / filled;
-    const auto after = std::ranges::upper_bound(parameters, wanted, {}, [](const auto& p) { return p.elements.begin; });
-    if (after == parameters.begin()) {  // before the first parameter
+    if (loads[i] <= whole) {
+      wanted += whole - loads[i];
+      sum_of_numerators += numerator;
+      if (sum_of_numerators >= filled) sum_of_numerators -= filled, ++wanted;
+    }
+    while (at + 1 != parameters.end() && (at + 1)->elements.begin <= wanted) ++at;
+    const auto& [parameter, block] = *at;
+    if (wanted < parameter.begin) {  // before the first parameter
       cuts.push_back(elements.begin);
       continue;
     }
-    const auto& [parameter, block] = *(after - 1);
     const int64_t below = std::min(parameter.begin + (wanted - parameter.begin) / block * block, parameter.end);
     const int64_t above = std::min(below + block, parameter.end);
     cuts.push_back(wanted - below < above - wanted ? below : above);

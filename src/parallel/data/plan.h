@@ -57,7 +57,7 @@ struct GradientBucket {
   /// cuts[i] to cuts[i + 1]. They depend on the rank's shards: ParameterPlacement::buckets_of() sets them.
   std::vector<int64_t> cuts = {};
 
-  Range chunk(int position) const;
+  Range chunk(int position) const { return {cuts[static_cast<size_t>(position)], cuts[static_cast<size_t>(position) + 1]}; }
   /// Number of elements of each position's chunk.
   std::vector<int64_t> chunk_sizes() const;
 };
