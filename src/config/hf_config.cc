@@ -209,9 +209,11 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
     model.norm = read_choice(fields, "norm");
     model.mlp = read_choice(fields, "mlp");
     model.qk_norm = fields.boolean("qk_norm", false);
+    if (fields.find("positions") != nullptr) model.positions = read_choice(fields, "positions");
     model.qkv_bias = fields.boolean("qkv_bias", false);
     return;
   }
+  model.positions = family.positions;
   model.norm = family.norm;
   model.mlp = family.mlp;
   model.qk_norm = family.qk_norm;

@@ -30,6 +30,7 @@ std::string architecture_name(const HfFamily& family, const Architecture& model)
 // Writes the keys by which the family's file differs from Llama's.
 void put_family_keys(Json& object, const HfFamily& family, const Architecture& model) {
   if (family.norm.empty()) {
+    object["positions"] = model.positions;
     object["norm"] = model.norm;
     object["mlp"] = model.mlp;
     object["qk_norm"] = model.qk_norm;

@@ -50,7 +50,7 @@ bool expresses(const HfFamily& family, const Architecture& model) {
   if (family.norm.empty()) return true;
   // transformers selects the class by model_type, so it would read such a model as one without the feature.
   if (!model.causal() || model.final_logit_softcapping > 0 || model.linformer_length > 0) return false;
-  return model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
+  return model.positions == family.positions && model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
          (family.window || model.sliding_window == 0) && (family.attention_bias || !model.attention_bias) &&
          family.qkv_bias == model.qkv_bias && (family.mlp_bias || !model.mlp_bias) &&
          (family.both_biases.empty() || model.attention_bias == model.mlp_bias);
@@ -80,6 +80,7 @@ std::string architecture_text(const Architecture& model) {
   if (model.norm != "rms_norm") text += ", " + model.norm;
   if (model.mlp != "swiglu") text += ", " + model.mlp;
   if (model.qk_norm) text += ", norms of heads";
+  if (!model.rotary()) text += ", learned positions";
   return text;
 }
 

@@ -25,7 +25,7 @@ struct HfDefaults {
 struct HfFamily {
   std::string_view model_type;    // in config.json
   std::string_view class_prefix;  // of the class in `architectures`: "Llama" for LlamaForCausalLM
-  std::string_view norm = "rms_norm", mlp = "swiglu", hidden_act = "silu";
+  std::string_view norm = "rms_norm", mlp = "swiglu", hidden_act = "silu", positions = "rotary";
   bool qk_norm = false;
   bool window = false;                          // its models may have a sliding window
   bool attention_bias = true, mlp_bias = true;  // its projections may have biases

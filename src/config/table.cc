@@ -108,6 +108,10 @@ const Key kTable[] = {
   MODEL(mlp, family(), kMustMatch,
       one_of({"swiglu", "gelu", "gelu_tanh"}), "",
       "swiglu: gated, with three matrices; gelu, gelu_tanh: two matrices and GELU, exact or approximated by a tanh"),
+  MODEL(positions, family(), kMustMatch,
+      one_of({"rotary", "learned"}), "",
+      "rotary: queries and keys are turned by their positions; learned: a vector of each position is added to the "
+      "embedding, as in GPT-2"),
   MODEL(rope_theta, json("rope_theta"), kMustMatch,
       above(0), "", "base of the rotary frequencies"),
   MODEL(rope_scaling_type, json("rope_scaling.rope_type"), kMustMatch,

@@ -35,6 +35,10 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
   std::vector<ParameterInfo> table;
   table.push_back({.name = "model.embed_tokens.weight", .shape = table_shape, .init_std = a.initializer_range,
                    .layer = -1, .role = ParameterRole::embedding});
+  if (!a.rotary()) {
+    table.push_back({.name = "model.embed_positions.weight", .shape = {a.max_position_embeddings, a.hidden_size},
+                     .init_std = a.initializer_range, .layer = -1, .role = ParameterRole::position});
+  }
   const std::vector<Operation> block = block_operations(a);
   for (int layer = 0; layer < a.num_hidden_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);

@@ -25,6 +25,7 @@ struct Architecture {
   double rms_norm_eps = 1e-5;     // of either norm
   bool qk_norm = false;  // an RMS norm of each query head and each key head, before rotary positions
   std::string mlp = "swiglu";  // swiglu: gate and up projections | gelu, gelu_tanh: one projection c_fc
+  std::string positions = "rotary";  // rotary: turns queries and keys | learned: adds a vector to each embedding
   double rope_theta = 10000.0;
   std::string rope_scaling_type = "none";  // none | linear | llama3; the factors below are for these two
   double rope_scaling_factor = 8.0;
@@ -45,14 +46,16 @@ struct Architecture {
   int64_t linformer_tokens = 0;  // sequence length of Linformer's projections; no key of the run file
 
   bool causal() const { return objective == "causal"; }
+  bool rotary() const { return positions == "rotary"; }
   bool operator==(const Architecture&) const = default;
 };
 
 /// Relation of a parameter to the residual stream, which decides how meshes shard it. from_stream reads the stream (q,
 /// k, v, gate, up). to_stream writes to it (output and down projections). gain and norm_bias have the stream's width.
-/// head_gain is shared by all heads of a layer. projection (Linformer) has one row for each token of a sequence.
+/// head_gain is shared by all heads of a layer. position has a row for each position, of the stream's width. projection
+/// (Linformer) has one row for each token of a sequence.
 enum class ParameterRole {
-  embedding, gain, norm_bias, head_gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
+  embedding, position, gain, norm_bias, head_gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
 };
 
 /// One parameter: its Hugging Face name, its unsharded shape ([out, in] for a matrix) and its initial values. Adjacent

@@ -24,7 +24,7 @@ class CachedAttention {
     std::iota(positions.begin(), positions.end(), 0);
     const auto queries = std::span(positions).subspan(static_cast<size_t>(first));
     const auto tiles = attention_tiles(visibility(batch, shape.rule, queries), positions);
-    const int64_t most = shape.cos_PD.size(0);
+    const int64_t most = shape.max_positions;
     return {attend(AttentionKernel::flash, q, append(layer.keys, k, first, most), append(layer.values, v, first, most),
                    tiles, shape.scale())
                 .out_BHTD};

@@ -20,7 +20,9 @@ using torch::autograd::variable_list;
 
 template <class T>
 RotaryTables<T> tables(const AttentionShape& shape, const at::Tensor& positions) {
-  return {in<Wide<T>>(shape.cos_PD), in<Wide<T>>(shape.sin_PD), shape.cos_PD.size(0), in<int64_t>(positions), true};
+  const bool rotary = shape.cos_PD.defined();
+  return {rotary ? in<Wide<T>>(shape.cos_PD) : nullptr, rotary ? in<Wide<T>>(shape.sin_PD) : nullptr,
+          shape.max_positions, in<int64_t>(positions), true};
 }
 
 // State that backward needs in addition to the saved tensors.

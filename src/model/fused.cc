@@ -22,6 +22,14 @@ const Weight& weight_of(AutogradContext* context) {
   return *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
 }
 
+// Adds each row of dx to the row of the weight's gradient that the index names.
+void add_rows(const Weight& weight, const at::Tensor& index, const at::Tensor& dx) {
+  const at::Tensor rows = index.flatten();
+  if (weight.take_overwrite_flag()) weight.gradient.zero_();
+  weight.gradient.index_add_(0, rows, dx.reshape({rows.numel(), -1}).to(weight.gradient.scalar_type()));
+  weight.written();
+}
+
 struct Embedding : torch::autograd::Function<Embedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& table,
                             int64_t weight) {
@@ -30,13 +38,21 @@ struct Embedding : torch::autograd::Function<Embedding> {
     return at::embedding(table, tokens);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const Weight& weight = weight_of(context);
-    const at::Tensor tokens = context->get_saved_variables()[0].flatten();
-    if (weight.take_overwrite_flag()) weight.gradient.zero_();
-    const at::Tensor dx = gradients[0].reshape({tokens.numel(), -1}).to(weight.gradient.scalar_type());
-    weight.gradient.index_add_(0, tokens, dx);
-    weight.written();
+    add_rows(weight_of(context), context->get_saved_variables()[0], gradients[0]);
     return {at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct AddPositions : torch::autograd::Function<AddPositions> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& positions,
+                            const at::Tensor& table, int64_t weight) {
+    context->save_for_backward({positions});
+    context->saved_data["weight"] = weight;
+    return at::embedding(table, positions).add_(x);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    add_rows(weight_of(context), context->get_saved_variables()[0], gradients[0]);
+    return {gradients[0], at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -48,6 +64,9 @@ Primitives fused_primitives(std::shared_ptr<const AttentionCore> core) {
   return {
       .embedding = [](const at::Tensor& tokens,
                       const Weight& table) { return Embedding::apply(tokens, table.value, handle(table)); },
+      .add_positions = [](const at::Tensor& x, const Microbatch& batch, const Weight& table) {
+        return AddPositions::apply(x, batch.positions_BT, table.value, handle(table));
+      },
       .add_norm = fused_add_norm,
       .linear = linear,
       .linear_backward = linear_backward,

@@ -23,6 +23,10 @@ at::Tensor embedding(const at::Tensor& tokens_BT, const Weight& table_VC) {
   return use_weight(table_VC).index({tokens_BT});
 }
 
+at::Tensor add_positions(const at::Tensor& x_BTC, const Microbatch& batch, const Weight& table_PC) {
+  return x_BTC + use_weight(table_PC).index({batch.positions_BT});
+}
+
 at::Tensor plain_linear(const at::Tensor& x, const Weight& weight) {
   const at::Tensor product = at::matmul(x, use_weight(weight).t());
   return weight.bias == nullptr ? product : product + use_weight(*weight.bias);
@@ -57,9 +61,12 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const int64_t B = qkv.size(0), T = qkv.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   const auto dtype = wide(qkv.scalar_type());
   const auto parts = qkv.view({B, T, H + 2 * K, D}).to(dtype).split_with_sizes({H, K, K}, 2);
-  const at::Tensor cos = shape.cos_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
-  const at::Tensor sin = shape.sin_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
-  const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
+  const auto turned = [&](const at::Tensor& x_BTHD) {
+    if (!shape.cos_PD.defined()) return x_BTHD;
+    const auto angles = [&](const at::Tensor& of) { return of.index({batch.positions_BT}).unsqueeze(2).to(dtype); };
+    return rotate(x_BTHD, angles(shape.cos_PD), angles(shape.sin_PD));
+  };
+  const at::Tensor q = turned(parts[0]).transpose(1, 2);
   if (shape.linformer_k) {
     at::Tensor present = at::ones({1, T, 1, 1}, q.options());  // padding enters no summary
     if (batch.packing && !batch.packing->lengths.empty()) {
@@ -73,12 +80,12 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
       return at::einsum("btkd,tp->bkpd", {x_BTKD * present, use_weight(projection).to(dtype)})
           .repeat_interleave(H / K, 1);
     };
-    const at::Tensor keys = summary(rotate(parts[1], cos, sin), *shape.linformer_k);
+    const at::Tensor keys = summary(turned(parts[1]), *shape.linformer_k);
     const at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
     const at::Tensor seen = at::matmul(scores.softmax(-1), summary(parts[2], *shape.linformer_v));
     return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
   }
-  const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
+  const at::Tensor k = turned(parts[1]).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor hidden = hidden_pairs(batch, shape.rule, T, qkv.device());
   const at::Tensor nothing = hidden.all(-1, true);  // queries without visible keys; their output is 0
@@ -123,6 +130,7 @@ Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::
 
 Primitives plain_primitives() {
   return {.embedding = plain::embedding,
+          .add_positions = plain::add_positions,
           .add_norm = plain_add_norm,
           .linear = plain::plain_linear,
           .linear_backward = plain::plain_linear_backward,

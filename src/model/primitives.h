@@ -31,7 +31,7 @@ struct Packing {
 struct Microbatch {
   at::Tensor tokens_BT;     // int64
   at::Tensor labels_BT;     // int64
-  at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary embeddings
+  at::Tensor positions_BT;  // int64: position of each token in its own document
   // int64: position of each token in its sequence; undefined if all T are here, in order
   at::Tensor sequence_positions_T;
   std::shared_ptr<const Packing> packing;  // null: every sequence is one text
@@ -43,8 +43,8 @@ struct Microbatch {
 
 /// Sizes, rotary tables and rules of attention.
 struct AttentionShape {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
+  at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]; undefined without rotary positions
   VisibilityRule rule;
   int64_t layer = 0;  // number of the block, the key of its cache
   /// The layer's Linformer projections, restricted to the rows of this rank's tokens, [T, K_p]. Null: full attention.
@@ -69,6 +69,8 @@ struct DropoutKey {
 struct Primitives {
   /// Looks up rows of the table: [B,T] -> [B,T,C].
   std::function<at::Tensor(const at::Tensor& tokens_BT, const Weight& table_VC)> embedding;
+  /// Adds to each token's row the table's row of its position (batch.positions_BT): [B,T,C] -> [B,T,C].
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const Weight& table_PC)> add_positions;
   /// A norm of norms.h over the residual stream, and the addition before it. Returns (x, s): s = input + residual (s =
   /// input if residual is undefined), and x = the norm of s.
   std::function<std::pair<at::Tensor, at::Tensor>(const std::string& function, const at::Tensor& input_BTC,
@@ -79,7 +81,7 @@ struct Primitives {
   /// The backward of linear(x, W) alone, for a gradient dy of its output: accumulates the gradients of W and its bias,
   /// and returns that of x.
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC, const at::Tensor& dy_BTO)> linear_backward;
-  /// Applies rotary positions, then grouped-query attention under the rule's visibility. Each row of qkv holds the
+  /// Applies rotary positions if the model has them, then grouped-query attention under the rule's visibility. Each row of qkv holds the
   /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
   /// A function of local_operations.h, [B,T,in] -> [B,T,out]. The weight is null for functions without one. `shape` has

@@ -24,13 +24,17 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
                          Options options)
     : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
   const auto& a = architecture_;
-  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.working_dtype()));
-  attention_ = {a.num_attention_heads,
-                a.num_key_value_heads,
-                a.head_dim,
-                cos,
-                sin,
-                {.causal = a.causal(), .sliding_window = a.sliding_window}};
+  attention_ = {.heads = a.num_attention_heads,
+                .kv_heads = a.num_key_value_heads,
+                .head_dim = a.head_dim,
+                .max_positions = a.max_position_embeddings,
+                .rule = {.causal = a.causal(), .sliding_window = a.sliding_window}};
+  if (a.rotary()) {
+    std::tie(attention_.cos_PD, attention_.sin_PD) =
+        rotary_tables(a, a.max_position_embeddings, wide(weights.working_dtype()));
+  } else {
+    positions_ = &weights["model.embed_positions.weight"];
+  }
   for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
     auto weight = [&](const std::string& name) {
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
@@ -59,6 +63,10 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
 at::Tensor Transformer::drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const {
   const bool training = batch.step > 0;
   return primitives_.dropout(x_BTC, batch, {training ? architecture_.dropout : 0.0, options_.seed, site});
+}
+
+at::Tensor Transformer::embedded(const at::Tensor& rows_BTC, const Microbatch& batch) const {
+  return drop(positions_ == nullptr ? rows_BTC : primitives_.add_positions(rows_BTC, batch, *positions_), batch, 0);
 }
 
 at::Tensor Transformer::embed(const Microbatch& batch) const {

@@ -28,10 +28,10 @@ class Transformer {
 
   Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options);
 
-  /// Embedding and its dropout: [B,T] -> [B,T,C].
+  /// Embedding, learned positions if the model has them, and dropout: [B,T] -> [B,T,C].
   at::Tensor embed(const Microbatch& batch) const;
-  /// The dropout of embed(), for rows that the caller has looked up.
-  at::Tensor embedded(const at::Tensor& rows_BTC, const Microbatch& batch) const { return drop(rows_BTC, batch, 0); }
+  /// The same for rows of the embedding that the caller has looked up.
+  at::Tensor embedded(const at::Tensor& rows_BTC, const Microbatch& batch) const;
   /// One block: [B,T,C] -> [B,T,C].
   at::Tensor block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
   /// The loss terms: label smoothing and z-loss in training, else the plain cross entropy.
@@ -86,6 +86,7 @@ class Transformer {
   AttentionShape attention_;
   std::vector<Block> blocks_;
   const Weight *embedding_, *final_norm_, *head_;
+  const Weight* positions_ = nullptr;  // null without learned positions
 };
 
 }  // namespace orthant

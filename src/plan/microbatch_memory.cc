@@ -35,6 +35,8 @@ MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t seque
     memory.keeping = offloaded(memory.keeping), memory.recomputing = offloaded(memory.recomputing);
   }
   memory.embedding_forward = b.product.embedding.forward, memory.embedding_backward = b.product.embedding.backward;
+  // The rows of tokens, and their sum with the vectors of positions.
+  if (!plan.architecture.rotary()) memory.embedding_forward = std::max(memory.embedding_forward, 2 * stream);
   memory.loss = b.product.loss;
   memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   return memory;

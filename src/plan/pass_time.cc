@@ -279,6 +279,10 @@ PassTimes PassTimer::stage(const Stage& stage) const {
     times.forward.kernels += kernel(4 * stream);
     times.input.kernels += kernel(4 * stream);
   }
+  if (stage.first && !sharding_.architecture.rotary()) {  // adds the vectors of positions, and to their gradients
+    times.forward.kernels += kernel(3 * stream);
+    times.weights.kernels += kernel(3 * stream);
+  }
   if (!sharding_.vocabulary.empty()) return times;
   if (stage.first) {
     times.forward.kernels += kernel(2 * stream);

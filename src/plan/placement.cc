@@ -30,8 +30,9 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Sharding& plan) 
       return layout;
     case ParameterRole::gain:
     case ParameterRole::norm_bias:
+    case ParameterRole::position:
     case ParameterRole::to_stream_bias:  // sharded as the width of the residual stream
-      if (plan.tensor.stream == StreamSharding::width) layout.split[0] = {kColumn};
+      if (plan.tensor.stream == StreamSharding::width) layout.split.back() = {kColumn};
       return layout;
     case ParameterRole::to_stream:
       return weight_layout(

@@ -212,7 +212,8 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& ran
   const int64_t state_copies = undoes ? 2 * state : state;
   const int64_t on_host = plan.config.optimizer.offload ? state_copies : 0;
   const int64_t after = bytes_after_row(plan, rank);
-  const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
+  const Architecture& a = plan.architecture;
+  const int64_t tables = a.rotary() ? a.max_position_embeddings * a.head_dim * master : 0;
   return {.parameters = kept_values * element + masters,
           .gradients = kept(plan.kept_gradients()) * master,
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,

@@ -27,6 +27,9 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   p.embedding = [=, &inner](const at::Tensor& tokens, const Weight& table) {
     return look(inner.embedding(tokens, table), "the output of " + name(table));
   };
+  p.add_positions = [=, &inner](const at::Tensor& x, const Microbatch& batch, const Weight& table) {
+    return look(inner.add_positions(x, batch, table), "the output of " + name(table));
+  };
   p.add_norm = [=, &inner](const std::string& function, const at::Tensor& x, const at::Tensor& residual,
                            const Weight& gain, double eps) {
     auto both = inner.add_norm(function, x, residual, gain, eps);

@@ -27,6 +27,7 @@ std::vector<Feature> features() {
           {"head_norms", {"model.qk_norm=true"}, {}},
           {"gelu", {"model.mlp=gelu"}, {}},
           {"layer_norm", {"model.norm=layer_norm"}, {}},
+          {"learned_positions", {"model.positions=learned", "model.dropout=0.1"}, {}},
           {"sgd", {"optimizer.name=sgd", "optimizer.weight_decay_on=all"}, {}},
           {"dropout", {"model.dropout=0.2"}, {}},
           {"recompute", {}, {"activation_checkpoint.mode=full"}},

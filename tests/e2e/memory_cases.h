@@ -86,7 +86,8 @@ inline std::vector<std::string> model(Sizes m, BatchSizes b, std::vector<std::st
 }
 inline const std::string kNoSequence = "--parallelism.tensor_parallel_sequence=false",
                   kSumma = "--parallelism.tensor_parallel_product=summa", kHeadNorms = "--model.qk_norm=true",
-                  kGelu = "--model.mlp=gelu_tanh", kLayerNorm = "--model.norm=layer_norm";
+                  kGelu = "--model.mlp=gelu_tanh", kLayerNorm = "--model.norm=layer_norm",
+                  kLearned = "--model.positions=learned";
 
 // The reduction of a small unit may be complete before the peak, and its buffers free. The plan counts them.
 constexpr double kReduced = 0.03;
@@ -211,6 +212,8 @@ inline std::vector<Case> planned_cases() {
       Case{"ring_qk_norm", narrow({kWithRing, kHeadNorms}), 0.02},
       Case{"gelu", {kGelu}}, Case{"gelu_bfloat16_recompute", {kGelu, kHalf, kFull}},
       Case{"mesh_2x2x1_gelu", mesh(2, 2, 1, {kGelu})},
+      Case{"learned_positions", {kLearned}}, Case{"learned_positions_bfloat16", {kLearned, kHalf}},
+      Case{"learned_positions_sharded", one_dimension(2, {kLearned})},
       Case{"layer_norm", {kLayerNorm}}, Case{"layer_norm_bfloat16_recompute", {kLayerNorm, kHalf, kFull}},
       Case{"mesh_2x2x1_layer_norm", mesh(2, 2, 1, {kLayerNorm})},
       Case{"tensor_sequence_layer_norm", one_dimension(2, {kLayerNorm})},

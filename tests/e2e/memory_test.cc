@@ -30,7 +30,9 @@ Scratch scratch_of(const Config& config) {
   const auto of_mlp = static_cast<double>(largest(2 * m.intermediate_size));
   if (has_amx()) return {.here = of_mlp};
   const int64_t table = (m.vocab_size + 63) / 64 * 64 * ((m.hidden_size + 31) / 32 * 32) * 2;  // padded to whole blocks
-  return {static_cast<double>(table), std::max(of_mlp, static_cast<double>(largest(m.vocab_size)))};
+  // Without AMX, weight gradients convert their operands in parts of at most this size (model/linear.cc).
+  constexpr double kConvertedBytes = 2 << 20;
+  return {static_cast<double>(table), std::max({of_mlp, static_cast<double>(largest(m.vocab_size)), kConvertedBytes})};
 }
 
 // The cases with at most four ranks.

@@ -113,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(All, Architectures,
                                            tiny_architecture({.kv_heads = 1, .biases = true, .qk_norm = true}),
                                            tiny_architecture({.mlp = "gelu"}),
                                            tiny_architecture({.norm = "layer_norm"}),
+                                           tiny_architecture({.dropout = 0.3, .positions = "learned"}),
                                            tiny_architecture({.biases = true,
                                                               .mlp = "gelu_tanh",
                                                               .norm = "layer_norm"})));

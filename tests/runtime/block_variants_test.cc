@@ -19,6 +19,7 @@ struct Variant {
 };
 std::vector<Variant> variants() {
   return {{"head norms", {"model.qk_norm=true"}},
+          {"learned positions", {"model.positions=learned"}},
           {"layer norm", {"model.norm=layer_norm"}},
           {"GELU", {"model.mlp=gelu_tanh", "model.mlp_bias=true", "model.intermediate_size=50"}}};
 }

@@ -19,6 +19,7 @@ struct TinyOptions {
   bool qk_norm = false;
   std::string mlp = "swiglu";
   std::string norm = "rms_norm";
+  std::string positions = "rotary";
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -33,6 +34,7 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .norm = options.norm,
                  .qk_norm = options.qk_norm,
                  .mlp = options.mlp,
+                 .positions = options.positions,
                  .tie_word_embeddings = options.tied,
                  .attention_bias = options.biases,
                  .mlp_bias = options.biases,

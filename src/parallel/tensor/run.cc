@@ -14,6 +14,7 @@ Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   const Range tokens = mesh.tokens(all);
   const at::Tensor positions = batch.sequence_positions_T.defined() ? batch.sequence_positions_T : at::arange(all);
   part.sequence_positions_T = positions.narrow(0, tokens.begin, tokens.size());
+  part.positions_BT = batch.positions_BT.narrow(1, tokens.begin, tokens.size());
   return part;
 }
 
@@ -35,6 +36,10 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Uns
   const auto slices = std::make_shared<const SliceMesh>(comm, plan, hidden_size);
   primitives.embedding = [slices, unsharded](const at::Tensor& tokens, const Weight& table) {
     return tensor_embedding(*slices, tokens, table, unsharded(table).out);
+  };
+  primitives.add_positions = [mesh, add = primitives.add_positions](const at::Tensor& x, const Microbatch& batch,
+                                                                    const Weight& table) {
+    return add(x, part_of(*mesh, batch), table);
   };
   if (plan.stream == StreamSharding::width && plan.columns > 1) {
     primitives.add_norm = [mesh, hidden_size](const std::string& function, const at::Tensor& input,

@@ -49,8 +49,13 @@ inline AttentionShape shape_of(const AttentionCase& c) {
   Architecture a;
   a.head_dim = c.head_dim;
   const auto [cos, sin] = rotary_tables(a, c.length, c.dtype == at::kDouble ? at::kDouble : at::kFloat);
-  return {
-      .heads = c.heads, .kv_heads = c.key_heads, .head_dim = c.head_dim, .cos_PD = cos, .sin_PD = sin, .rule = c.rule};
+  return {.heads = c.heads,
+          .kv_heads = c.key_heads,
+          .head_dim = c.head_dim,
+          .max_positions = c.length,
+          .cos_PD = cos,
+          .sin_PD = sin,
+          .rule = c.rule};
 }
 
 inline at::Tensor input_of(const AttentionCase& c) {
