@@ -42,7 +42,8 @@ struct TensorDifferences {
   bool none() const { return unexpected.empty() && missing.empty() && clashes.empty(); }
 };
 
-/// Names in `optional` may be absent (lm_head.weight of a tied model). rotary_emb.inv_freq of old files is ignored.
+/// Names in `optional` may be absent (lm_head.weight of a tied model). Constants that older files
+/// store (rotary_emb.inv_freq of Llama, masks of GPT-2) are ignored.
 TensorDifferences compare_tensors(const TensorSet& found, std::span<const ExpectedTensor> expected,
                                   std::span<const std::string> optional = {});
 /// Throws DataError with all differences, if there are any. `source` is the directory.

@@ -164,9 +164,13 @@ void refuse_unsupported(Fields& fields, const HfFamily& family) {
     refuse_flag(std::string(family.window_switch).c_str(), false, "a sliding window of some layers is not supported");
   }
   const std::string own_act(family.hidden_act);
-  if (!own_act.empty() && fields.text("hidden_act").value_or(own_act) != own_act) {
-    fields.refuse("hidden_act", fmt::format("only \"{}\" is supported in a \"{}\"", family.hidden_act, type));
+  const std::string act_key(family.spelling("hidden_act"));
+  if (!own_act.empty() && fields.text(act_key).value_or(own_act) != own_act) {
+    fields.refuse(act_key, fmt::format("only \"{}\" is supported in a \"{}\"", family.hidden_act, type));
   }
+  refuse_flag("scale_attn_by_inverse_layer_idx", false, "scores are divided by the root of head_dim only");
+  refuse_flag("add_cross_attention", false, "attention to an encoder is not supported");
+  if (!fields.boolean("scale_attn_weights", true)) fields.refuse("scale_attn_weights", "must be true");
   if (fields.find("quantization_config") != nullptr) {
     fields.refuse("quantization_config", "quantized weights are not supported; store them as float32 or bfloat16");
   }
@@ -219,6 +223,7 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
   model.qk_norm = family.qk_norm;
   model.qkv_bias = family.qkv_bias;
   model.rms_norm_eps = fields.positive(std::string(family.eps), model.rms_norm_eps);
+  if (family.always_biased) model.attention_bias = model.mlp_bias = true;
   if (!family.both_biases.empty()) {
     model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), true);
   }
@@ -262,7 +267,8 @@ bool is_plain(const Key& key, const Field& field) {
 }
 
 // Reads the keys of the table of config/table.h into the model.
-void read_model_keys(Fields& fields, const HfDefaults& defaults, Architecture& model) {
+void read_model_keys(Fields& fields, const HfFamily& family, Architecture& model) {
+  const HfDefaults& defaults = family.defaults;
   const std::set<std::string_view> required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                                                "num_attention_heads"};
   model.max_position_embeddings = defaults.max_position_embeddings;
@@ -277,7 +283,9 @@ void read_model_keys(Fields& fields, const HfDefaults& defaults, Architecture& m
   for (const Key* key : model_keys()) {
     const Field field = key->field(config);
     if (!is_plain(*key, field)) continue;
-    const std::string name(key->hugging_face.spelling);
+    const std::string_view llama_name = key->hugging_face.spelling;
+    const std::string name(family.spelling(llama_name));
+    if (name.empty()) continue;
     if (auto* const* flag = std::get_if<bool*>(&field)) {
       **flag = fields.boolean(name, **flag);
     } else if (auto* const* number = std::get_if<double*>(&field)) {
@@ -287,18 +295,22 @@ void read_model_keys(Fields& fields, const HfDefaults& defaults, Architecture& m
       const int64_t heads = config.model.num_attention_heads;
       if (name == "num_key_value_heads") size = fallback(name, defaults.num_key_value_heads, heads);
       if (name == "head_dim") size = fallback(name, defaults.head_dim, config.model.hidden_size / heads);
-      const bool may_be_zero = key->hugging_face.only_if_set;
-      size = fields.integer(name, required.contains(name) ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
+      const bool follows = llama_name == "intermediate_size" && defaults.widths_of_mlp > 0;
+      if (follows) size = defaults.widths_of_mlp * config.model.hidden_size;
+      const bool may_be_zero = key->hugging_face.only_if_set, is_required = required.contains(llama_name) && !follows;
+      size = fields.integer(name, is_required ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
     }
     if (const auto law = illegal(*key, config)) fields.refuse(name, *law);
   }
   model = config.model;
+  if (family.spelling("num_key_value_heads").empty()) model.num_key_value_heads = model.num_attention_heads;
+  if (family.spelling("head_dim").empty()) model.head_dim = model.hidden_size / model.num_attention_heads;
 }
 
-void check_heads(Fields& fields, const Architecture& model) {
+void check_heads(Fields& fields, const HfFamily& family, const Architecture& model) {
   if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
-    fields.refuse("hidden_size",
-                  fmt::format("num_attention_heads = {} must divide hidden_size", model.num_attention_heads));
+    const std::string_view width = family.spelling("hidden_size"), heads = family.spelling("num_attention_heads");
+    fields.refuse(std::string(width), fmt::format("{} = {} must divide {}", heads, model.num_attention_heads, width));
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
@@ -333,13 +345,13 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   refuse_unsupported(fields, family);
   HfConfig config;
   Architecture& model = config.model;
-    read_model_keys(fields, family.defaults, model);
-  check_heads(fields, model);
+  read_model_keys(fields, family, model);
+  check_heads(fields, family, model);
   read_operations(fields, family, model);
   model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";
   model.sliding_window = read_sliding_window(fields, family);
   model.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
-  read_all_rope(fields, model, source);
+  if (model.rotary()) read_all_rope(fields, model, source);
   read_token_ids(fields, config);
   config.torch_dtype = read_dtype(fields);
   fields.find("architectures");

@@ -24,7 +24,7 @@ Json rope_scaling(const Architecture& model) {
 }
 
 std::string architecture_name(const HfFamily& family, const Architecture& model) {
-  return std::string(family.class_prefix) + (model.causal() ? "ForCausalLM" : "ForMaskedLM");
+  return std::string(family.class_prefix) + std::string(model.causal() ? family.class_suffix : "ForMaskedLM");
 }
 
 // Writes the keys by which the family's file differs from Llama's.
@@ -36,20 +36,28 @@ void put_family_keys(Json& object, const HfFamily& family, const Architecture& m
     object["qk_norm"] = model.qk_norm;
     object["qkv_bias"] = model.qkv_bias;
   } else {
-    object["hidden_act"] = std::string(family.hidden_act);
+    object[std::string(family.spelling("hidden_act"))] = std::string(family.hidden_act);
     object[std::string(family.eps)] = model.rms_norm_eps;
   }
   if (!family.both_biases.empty()) object[std::string(family.both_biases)] = model.attention_bias;
+  // GPT-2's class drops 0.1 of everything if its keys are absent; those of the other classes default to 0.
+  if (family.model_type == "gpt2") {
+    object["embd_pdrop"] = object["resid_pdrop"] = model.dropout;
+    object["attn_pdrop"] = 0.0;
+  } else {
+    object["attention_dropout"] = 0.0;
+  }
   if (!family.window_switch.empty()) object[std::string(family.window_switch)] = false;
   if (family.window && model.sliding_window == 0) object["sliding_window"] = nullptr;
 }
 
 // Writes the keys of the table of config/table.h that are numbers or flags.
-void put_model_keys(Json& object, const Architecture& model) {
+void put_model_keys(Json& object, const HfFamily& family, const Architecture& model) {
   Config config, defaults;
   static_cast<Architecture&>(config.model) = model;
   for (const Key* key : model_keys()) {
-    const std::string_view spelling = key->hugging_face.spelling;
+    const std::string_view spelling = family.spelling(key->hugging_face.spelling);
+    if (!model.rotary() && spelling.starts_with("rope_")) continue;
     if (spelling.empty() || spelling.find('.') != std::string_view::npos) continue;
     if (key->hugging_face.only_if_set && value_text(*key, config) == value_text(*key, defaults)) continue;
     std::visit(
@@ -80,14 +88,15 @@ std::string config_json(const HfConfig& config) {
   const HfFamily& family = family_of(model);
   Json object = {{"architectures", {architecture_name(family, model)}},
                  {"model_type", std::string(family.model_type)},
-                 {"attention_dropout", 0.0},
                  {"torch_dtype", config.torch_dtype}};
-  put_model_keys(object, model);
+  put_model_keys(object, family, model);
   put_family_keys(object, family, model);
   // transformers 5 keeps theta and scaling in one dictionary. Equal values satisfy both readers.
-  object["rope_scaling"] = scaled ? rope_scaling(model) : Json(nullptr);
-  object["rope_parameters"] = scaled ? rope_scaling(model) : Json{{"rope_type", "default"}};
-  object["rope_parameters"]["rope_theta"] = model.rope_theta;
+  if (model.rotary()) {
+    object["rope_scaling"] = scaled ? rope_scaling(model) : Json(nullptr);
+    object["rope_parameters"] = scaled ? rope_scaling(model) : Json{{"rope_type", "default"}};
+    object["rope_parameters"]["rope_theta"] = model.rope_theta;
+  }
   // LlamaConfig replaces a missing id by its default, 1 or 2; null means none.
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) object[key] = nullptr;
   put_token_ids(object, config);

@@ -9,6 +9,20 @@
 namespace orthant {
 namespace {
 
+constexpr HfSpelling kGpt2Spellings[] = {
+    {"hidden_size", "n_embd"},
+    {"intermediate_size", "n_inner"},
+    {"num_hidden_layers", "n_layer"},
+    {"num_attention_heads", "n_head"},
+    {"max_position_embeddings", "n_positions"},
+    {"hidden_act", "activation_function"},
+    {"num_key_value_heads", ""},
+    {"head_dim", ""},
+    {"rms_norm_eps", ""},
+    {"attention_bias", ""},
+    {"mlp_bias", ""},
+};
+
 constexpr HfFamily kFamilies[] = {
     {.model_type = "llama", .class_prefix = "Llama"},
     {.model_type = "mistral",
@@ -43,6 +57,20 @@ constexpr HfFamily kFamilies[] = {
                   .eps = 1e-5,
                   .initializer_range = 0.018042,
                   .tie_word_embeddings = true}},
+    {.model_type = "gpt2",
+     .class_prefix = "GPT2",
+     .class_suffix = "LMHeadModel",
+     .norm = "layer_norm",
+     .mlp = "gelu_tanh",
+     .hidden_act = "gelu_new",
+     .positions = "learned",
+     .always_biased = true,
+     .eps = "layer_norm_epsilon",
+     .spellings = kGpt2Spellings,
+     .defaults = {.max_position_embeddings = 1024,
+                  .widths_of_mlp = 4,
+                  .eps = 1e-5,
+                  .tie_word_embeddings = true}},
     {.model_type = "orthant", .class_prefix = "Orthant", .norm = "", .mlp = "", .window = true},
 };
 
@@ -50,6 +78,11 @@ bool expresses(const HfFamily& family, const Architecture& model) {
   if (family.norm.empty()) return true;
   // transformers selects the class by model_type, so it would read such a model as one without the feature.
   if (!model.causal() || model.final_logit_softcapping > 0 || model.linformer_length > 0) return false;
+  const bool has_key_heads = !family.spelling("num_key_value_heads").empty();
+  if (!has_key_heads && model.num_key_value_heads != model.num_attention_heads) return false;
+  const bool has_head_dim = !family.spelling("head_dim").empty();
+  if (!has_head_dim && model.head_dim * model.num_attention_heads != model.hidden_size) return false;
+  if (family.always_biased && !(model.attention_bias && model.mlp_bias)) return false;
   return model.positions == family.positions && model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
          (family.window || model.sliding_window == 0) && (family.attention_bias || !model.attention_bias) &&
          family.qkv_bias == model.qkv_bias && (family.mlp_bias || !model.mlp_bias) &&
@@ -57,6 +90,11 @@ bool expresses(const HfFamily& family, const Architecture& model) {
 }
 
 }  // namespace
+
+std::string_view HfFamily::spelling(std::string_view key) const {
+  const auto found = std::ranges::find(spellings, key, &HfSpelling::key);
+  return found == spellings.end() ? key : found->own;
+}
 
 const HfFamily* find_family(std::string_view model_type) {
   const auto found = std::ranges::find(kFamilies, model_type, &HfFamily::model_type);

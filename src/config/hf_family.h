@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,23 +18,35 @@ struct HfDefaults {
   int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   int64_t sliding_window = 0;
+  int64_t widths_of_mlp = 0;  // intermediate_size / hidden_size; 0: the file must have the key
   double eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
 };
 
+/// A key of Llama's config.json under another name; `own` is empty if the family's files have no such key.
+struct HfSpelling {
+  std::string_view key, own;
+};
+
 struct HfFamily {
   std::string_view model_type;    // in config.json
   std::string_view class_prefix;  // of the class in `architectures`: "Llama" for LlamaForCausalLM
+  std::string_view class_suffix = "ForCausalLM";
   std::string_view norm = "rms_norm", mlp = "swiglu", hidden_act = "silu", positions = "rotary";
   bool qk_norm = false;
   bool window = false;                          // its models may have a sliding window
   bool attention_bias = true, mlp_bias = true;  // its projections may have biases
+  bool always_biased = false;                   // all its projections always have biases
   bool qkv_bias = false;                        // query, key and value projections always have biases
   std::string_view both_biases = {};            // one key for both biases, in place of two
   std::string_view eps = "rms_norm_eps";
   std::string_view window_switch = {};          // a key that must be true for a window to hold
+  std::span<const HfSpelling> spellings = {};
   HfDefaults defaults = {};
+
+  /// The name of Llama's key in the family's files; empty if they do not have it.
+  std::string_view spelling(std::string_view key) const;
 };
 
 /// Returns the family with this model_type, or nullptr. "orthant" is the family of all models that transformers does

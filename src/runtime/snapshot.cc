@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/retention.h"
+#include "config/hf_tensors.h"
 #include "runtime/resume_check.h"
 
 #include <ATen/ATen.h>
@@ -62,6 +63,32 @@ struct StoredTensors {
   bool has(const ParameterInfo& parameter) const { return state == nullptr || state->has(parameter); }
 };
 
+// The name under which the set has the tensor; the usual one if it has none.
+const std::string& name_in(const TensorSet& set, const HfTensor& tensor) {
+  return !set.contains(tensor.name) && set.contains(tensor.other_name) ? tensor.other_name : tensor.name;
+}
+
+// The parameter in the files of a Hugging Face directory, as a view.
+at::Tensor stored_parameter(const TensorSet& set, const Architecture& model, const ParameterInfo& parameter,
+                            const std::string& directory) {
+  ParameterInfo original = parameter;
+  original.name = parameter.global_name();
+  const HfTensor place = hf_tensor(model, original);
+  const at::Tensor tensor = stored(set, name_in(set, place), directory);
+  return (place.transposed ? tensor.t() : tensor).narrow(0, place.first_row, parameter.shape[0]);
+}
+
+// The tensors that a Hugging Face directory with this model must have.
+std::vector<ExpectedTensor> wanted_files(const TensorSet& set, const Architecture& model, const Weights& weights) {
+  std::vector<ExpectedTensor> want;
+  for (const ParameterInfo& parameter : weights.parameters()) {
+    if (!parameter.copy_of.empty()) continue;
+    const HfTensor place = hf_tensor(model, parameter);
+    if (want.empty() || want.back().name != name_in(set, place)) want.push_back({name_in(set, place), place.shape});
+  }
+  return want;
+}
+
 std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredTensors& tensors) {
   std::vector<ExpectedTensor> want;
   for (const auto& p : weights.parameters()) {
@@ -97,6 +124,38 @@ class Collection {
                                      .shard = [&session](size_t p) { return session.value_shard(p); }});
   }
 
+  /// On rank 0: the tensors of a Hugging Face directory, each gathered when it is written.
+  std::vector<TensorBytes> files(const Architecture& model) {
+    struct Group {
+      HfTensor place;
+      std::vector<int64_t> parameters;  // side by side in the tensor
+    };
+    std::vector<Group> groups;
+    const auto& parameters = session_.weights().parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].copy_of.empty()) continue;
+      HfTensor place = hf_tensor(model, parameters[i]);
+      if (groups.empty() || groups.back().place.name != place.name) groups.push_back({std::move(place), {}});
+      groups.back().parameters.push_back(static_cast<int64_t>(i));
+    }
+    std::vector<TensorBytes> tensors;
+    for (const Group& group : groups) {
+      tensors.push_back({.name = group.place.name,
+                         .dtype = dtype_of(stored_.front().dtype),
+                         .shape = group.place.shape,
+                         .make = [this, group] {
+                           whole_.reset();
+                           std::vector<at::Tensor> parts;
+                           for (const int64_t i : group.parameters) {
+                             parts.push_back(gathered(session_.broadcast_from_main(i)));
+                           }
+                           whole_ = parts.size() == 1 ? parts.front() : at::cat(parts);
+                           if (group.place.transposed) whole_ = whole_.t().contiguous();
+                           return bytes_of(whole_);
+                         }});
+    }
+    return tensors;
+  }
   /// On rank 0: the tensors of one kind, each gathered when it is written.
   std::vector<TensorBytes> tensors(size_t kind) {
     const StoredTensors& stored = stored_[kind];
@@ -153,7 +212,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
     return checkpoints + "/" + step_name(state.step);
   }
   CheckpointContent content;
-  content.weights = collection.tensors(0);
+  content.weights = collection.files(plan.architecture);
   for (size_t kind = 1; kind < collection.kinds(); ++kind) {
     std::ranges::move(collection.tensors(kind), std::back_inserter(content.optimizer));
   }
@@ -190,17 +249,18 @@ void load_weights(const std::string& directory, const Architecture& architecture
   const TensorSet set = open_hf_weights(directory);
   const std::vector<std::string> optional =
       architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-  check_tensors(set, wanted(weights, {}), directory, optional);
+  check_tensors(set, wanted_files(set, architecture, weights), directory, optional);
+  const ParameterInfo table = parameter_table(architecture).front();
   if (!optional.empty() && set.contains("lm_head.weight") &&
-      !stored(set, "lm_head.weight", directory).equal(stored(set, "model.embed_tokens.weight", directory))) {
+      !stored(set, "lm_head.weight", directory).equal(stored_parameter(set, architecture, table, directory))) {
     throw DataError(
-        fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight; "
+        fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from the embedding's weights; "
                     "set it to false in config.json",
                     directory));
   }
   std::vector<at::Tensor> shards;
   for (const ParameterInfo& parameter : weights.parameters()) {
-    shards.push_back(shard_of(parameter, stored(set, parameter.global_name(), directory)));
+    shards.push_back(shard_of(parameter, stored_parameter(set, architecture, parameter, directory)));
   }
   for (size_t i = 0; i < shards.size(); ++i) weights.set(i, shards[i]);
 }
@@ -223,12 +283,12 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (const StoredTensors& stored : optimizer_tensors(session)) {
     std::ranges::move(wanted(weights, stored), std::back_inserter(want));
   }
-  check_tensors(checkpoint.weights, wanted(weights, {}), directory);
+  check_tensors(checkpoint.weights, wanted_files(checkpoint.weights, plan.architecture, weights), directory);
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
   // All tensors are looked up, and may be refused, before the first is copied.
-  const auto shard_in_file = [&](const TensorSet& set, const std::string& prefix, const ParameterInfo& parameter) {
-    return shard_of(parameter, stored(set, prefix + parameter.global_name(), directory));
+  const auto optimizer_shard = [&](const std::string& prefix, const ParameterInfo& parameter) {
+    return shard_of(parameter, stored(checkpoint.optimizer, prefix + parameter.global_name(), directory));
   };
   std::vector<at::Tensor> masters;
   struct StoredState {
@@ -239,11 +299,13 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   std::vector<StoredState> states;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
-    masters.push_back(keeps_masters(weights) ? shard_in_file(checkpoint.optimizer, kMasterPrefix, parameter)
-                                             : shard_in_file(checkpoint.weights, "", parameter));
+    const auto value_shard = [&] {
+      return shard_of(parameter, stored_parameter(checkpoint.weights, plan.architecture, parameter, directory));
+    };
+    masters.push_back(keeps_masters(weights) ? optimizer_shard(kMasterPrefix, parameter) : value_shard());
     for (const Optimizer::State& tensor : session.optimizer().state()) {
       if (!tensor.has(parameter)) continue;
-      states.push_back({tensor, i, shard_in_file(checkpoint.optimizer, tensor.name + ".", parameter)});
+      states.push_back({tensor, i, optimizer_shard(tensor.name + ".", parameter)});
     }
   }
   for (size_t i = 0; i < masters.size(); ++i) weights.set(i, masters[i]);

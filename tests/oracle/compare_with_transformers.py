@@ -72,7 +72,15 @@ CASES = {
     "layer norm and GELU, as Starcoder2": dict(family="Starcoder2", use_bias=True, norm_epsilon=1e-5,
                                                hidden_act="gelu_pytorch_tanh", embedding_dropout=0.0,
                                                residual_dropout=0.0, attention_dropout=0.0),
+    "learned positions, GPT-2": dict(family="GPT2"),
+    "GPT-2 with a head of its own and the usual width of the MLP": dict(family="GPT2", tie_word_embeddings=False,
+                                                                        n_inner=None),
 }
+
+# Names and ways of storing of a GPT-2 block, which are Orthant's Llama names elsewhere.
+GPT2_MODULES = {"wte": "model.embed_tokens", "wpe": "model.embed_positions", "ln_f": "model.norm",
+                "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_proj": "self_attn.o_proj",
+                "mlp.c_fc": "mlp.c_fc", "mlp.c_proj": "mlp.c_proj", "lm_head": "lm_head"}
 
 
 def hugging_face_model(options, seed):
@@ -85,10 +93,16 @@ def hugging_face_model(options, seed):
         rope = sizes.pop("rope_scaling", dict(rope_type="default"))
         sizes["rope_parameters"] = dict(rope, rope_theta=sizes.pop("rope_theta"))
     family = sizes.pop("family", "Mistral" if "sliding_window" in sizes else "Llama")
-    model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(**sizes))
+    class_name = family + "ForCausalLM"
+    if family == "GPT2":
+        sizes = dict(vocab_size=131, n_embd=48, n_layer=3, n_head=4, n_inner=88, n_positions=96, initializer_range=0.1,
+                     **{key: options[key] for key in ("tie_word_embeddings",) if key in options})
+        sizes.update({key: value for key, value in options.items() if key.startswith("n_")})
+        class_name = "GPT2LMHeadModel"
+    model = getattr(transformers, class_name)(getattr(transformers, family + "Config")(**sizes))
     # Norm weights of 1 and biases of 0, the initial values, would not show where they are used.
     for name, parameter in model.named_parameters():
-        if name.endswith(("norm.weight", "layernorm.weight")):
+        if name.endswith(("norm.weight", "layernorm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
         if name.endswith("bias"):
             torch.nn.init.uniform_(parameter, -0.5, 0.5)
@@ -117,8 +131,24 @@ def theirs(model, tokens, labels):
     loss.backward()
     out = {"logits": logits.detach(), "loss": loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
-        out["gradient." + name] = parameter.grad
+        for own, gradient in in_our_names(name, parameter.grad).items():
+            out["gradient." + own] = gradient
     return out
+
+
+def in_our_names(name, tensor):
+    """The parameters of ours that a tensor of GPT-2 stands for; other families have our names."""
+    if not name.startswith("transformer."):
+        return {name: tensor}
+    module, kind = name.removeprefix("transformer.").rsplit(".", 1)
+    prefix = ""
+    if module.startswith("h."):
+        _, layer, module = module.split(".", 2)
+        prefix = f"model.layers.{layer}."
+        tensor = tensor.t().contiguous() if tensor.dim() == 2 else tensor
+    if module == "attn.c_attn":
+        return {f"{prefix}self_attn.{part}_proj.{kind}": rows.contiguous() for part, rows in zip("qkv", tensor.chunk(3))}
+    return {f"{prefix}{GPT2_MODULES[module]}.{kind}": tensor}
 
 
 def ours(build, directory, tokens, labels, primitives, scratch, dtype="float32"):
@@ -138,7 +168,8 @@ def gradient_bound(config):
     errors are independent and add up like a random walk: sqrt(operators) sqrt(n) epsilon. Both sides make such errors,
     so the bound is twice that.
     """
-    longest = max(config.vocab_size, config.intermediate_size, config.hidden_size, 3 * 80)
+    inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * config.hidden_size
+    longest = max(config.vocab_size, inner, config.hidden_size, 3 * 80)
     return 2 * math.sqrt(2 * (9 * config.num_hidden_layers + 3)) * math.sqrt(longest) * EPSILON
 
 
@@ -155,7 +186,11 @@ def differences(mine, other, config):
         if name == "logits":
             continue
         a, b = mine[name].double(), other[name].double()
-        error = ((a - b).norm() / b.norm()).item()
+        # Without rotary positions, a key's bias adds the same to all scores of a query. So its gradient is 0, and both
+        # sides compute roundings; they are compared with the gradient of the queries' bias.
+        is_zero = config.model_type == "gpt2" and name.endswith("k_proj.bias")
+        scale = other[name.replace("k_proj", "q_proj")].double() if is_zero else b
+        error = ((a - b).norm() / scale.norm()).item()
         worst = max(worst, error)
         if not error <= gradient_bound(config):
             problems.append(f"{name} differs by {error:.3g} of its norm, bound {gradient_bound(config):.3g}")
@@ -241,11 +276,14 @@ def our_checkpoint_over_there(build, scratch):
             ("Qwen2", "float32", ["--model.qkv_bias"]),
             ("Qwen3", "float32", ["--model.qk_norm"]),
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
-                                       "--model.mlp_bias"])):
+                                       "--model.mlp_bias"]),
+            ("GPT2", "float32", ["model.positions=learned", "model.norm=layer_norm", "model.mlp=gelu_tanh",
+                                 "--model.attention_bias", "--model.mlp_bias", "--model.tie_word_embeddings",
+                                 "model.num_key_value_heads=4", "model.num_attention_heads=4"])):
         folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        assert type(model).__name__ == f"{name}ForCausalLM"
+        assert type(model).__name__ == ("GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")
         tokens, labels = random_batch(model.config, seed=7)
         problems, worst = differences(ours(build, directory, tokens, labels, "fused", scratch),
                                       theirs(model, tokens, labels), model.config)
