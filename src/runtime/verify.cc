@@ -161,15 +161,16 @@ class Findings {
 };
 
 // Lower bound of the denominator for the gradient of a bias on a projection from the residual stream; 0 for other
-// parameters. Such a gradient is the column of the matrix's gradient for an input that is always 1. The other inputs
+// parameters. `of_oracle` is the buffer with the oracle's gradients. Such a gradient is the column of the matrix's gradient for an input that is always 1. The other inputs
 // are normalized to that size, so the root mean square of the column norms is a fair scale. The gradient of a key bias
 // is nearly zero where rotary channels turn slowly. The reason is that the softmax does not change when a constant is
 // added to all scores.
-double least_gradient(const OracleTrace& oracle, size_t step, const std::vector<ParameterInfo>& held, size_t p) {
+double least_gradient(const OracleTrace& oracle, const at::Tensor& of_oracle, const std::vector<ParameterInfo>& held,
+                      size_t p) {
   if (held[p].role != ParameterRole::from_stream_bias) return 0;
   const std::string layer = held[p].name.substr(0, held[p].name.rfind('.'));
   const auto matrix = std::ranges::find(held, layer + ".weight", &ParameterInfo::name);
-  const at::Tensor gradient = part_of(oracle, oracle.gradients[step], *matrix);
+  const at::Tensor gradient = part_of(oracle, of_oracle, *matrix);
   return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
 }
 
@@ -249,6 +250,13 @@ class ComparedRank {
   }
 
  private:
+  // Without rotary positions, the gradient of a key's bias is 0 but for roundings, and so are its updates. In place of
+  // the bias, the weights of a column of its matrix are then the scale of errors.
+  double least_weight(const at::Tensor& of_oracle, size_t p) const {
+    const bool is_zero = !plan_.architecture.rotary() && parameters()[p].name.ends_with("k_proj.bias");
+    return is_zero ? least_gradient(oracle_, of_oracle, parameters(), p) : 0;
+  }
+
   const std::vector<ParameterInfo>& parameters() const { return session_.weights().parameters(); }
 
   // Compares the gradient, whose comparison takes messages of its own, and continues with the oracle's.
@@ -256,7 +264,7 @@ class ComparedRank {
     const auto i = static_cast<size_t>(step_ - 1);
     Weights& weights = session_.weights();
     const double rest = bounds_.rest * oracle_.norms[i] / bounds_.gradients;
-    const double column = free_running_ ? 0 : least_gradient(oracle_, i, parameters(), p);
+    const double column = free_running_ ? 0 : least_gradient(oracle_, oracle_.gradients[i], parameters(), p);
     const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
     const TrafficTable before = comm_.traffic();
     findings_.tensor(&VerifyReport::gradients, step_, comm_.rank(), p, parameters()[p],
@@ -269,7 +277,8 @@ class ComparedRank {
     const at::Tensor& want = oracle_.weights[static_cast<size_t>(step - 1)];
     for (size_t p = 0; p < parameters().size(); ++p) {
       findings_.tensor(&VerifyReport::weights, step, comm_.rank(), p, parameters()[p],
-                       relative(session_.master_shard(p), part_of(oracle_, want, parameters()[p])));
+                       relative(session_.master_shard(p), part_of(oracle_, want, parameters()[p]),
+                                least_weight(want, p)));
     }
   }
 

@@ -210,6 +210,23 @@ def compare_random_models(build, scratch):
             assert not problems, f"{name}, {primitives}: " + "; ".join(problems)
 
 
+def compare_older_gpt2_files(build, scratch):
+    """Files of the hub name tensors without `transformer.`, and store masks beside the weights."""
+    model = hugging_face_model(dict(family="GPT2"), seed=60)
+    directory = scratch / "older"
+    model.save_pretrained(directory)
+    tensors = {name.removeprefix("transformer."): tensor
+               for name, tensor in load_file(directory / "model.safetensors").items()}
+    for layer in range(3):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 96, 96).tril()
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    tokens, labels = random_batch(model.config, seed=61)
+    problems, _ = differences(ours(build, directory, tokens, labels, "fused", scratch), theirs(model, tokens, labels),
+                              model.config)
+    assert not problems, "older files of GPT-2: " + "; ".join(problems)
+
+
 def planted(directory, scratch, change):
     """Returns a copy of the directory in which `change` has made one mistake."""
     copy = scratch / "planted"
@@ -304,6 +321,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="orthant-oracle-") as folder:
         scratch = pathlib.Path(folder)
         compare_random_models(arguments.build, scratch)
+        compare_older_gpt2_files(arguments.build, scratch)
         fail_when_planted(arguments.build, scratch)
         our_checkpoint_over_there(arguments.build, scratch)
         over_there.our_trained_tokenizer(arguments.build, scratch)

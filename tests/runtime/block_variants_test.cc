@@ -20,6 +20,9 @@ struct Variant {
 std::vector<Variant> variants() {
   return {{"head norms", {"model.qk_norm=true"}},
           {"learned positions", {"model.positions=learned"}},
+          {"GPT-2",  // with its own form of stored weights
+           {"model.positions=learned", "model.norm=layer_norm", "model.mlp=gelu_tanh", "model.attention_bias=true",
+            "model.mlp_bias=true", "model.num_key_value_heads=4"}},
           {"layer norm", {"model.norm=layer_norm"}},
           {"GELU", {"model.mlp=gelu_tanh", "model.mlp_bias=true", "model.intermediate_size=50"}}};
 }
@@ -114,11 +117,11 @@ SWEEP_TEST(BlockVariants, AreAcceptedByVerify) {
 // A factor of 1.001 in the gradients of one kind of parameter is found. The control with a factor of 1 shows that the
 // factor is found, not the changed primitives.
 TEST(BlockVariants, VerifySeesAWrongGradientOfEveryNewParameter) {
-  const TinyRun run(with_batch({"model.qk_norm=true", "model.norm=layer_norm"}));
+  const TinyRun run(with_batch({"model.qk_norm=true", "model.norm=layer_norm", "model.positions=learned"}));
   for (const TensorCut& cut : {grid(2, 2, 1), one_dimension(2)}) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const OracleTrace oracle = trace_oracle(plan, run.data(), 1);
-    for (const char* parameter : {"q_norm.weight", "input_layernorm.weight", "model.norm.weight"}) {
+    for (const char* parameter : {"q_norm.weight", "input_layernorm.weight", "model.norm.weight", "embed_positions.weight"}) {
       for (const double factor : {1.0, 1.001}) {
         const auto parts_of = [&](const Plan& own, Comm& comm) {
           SessionParts parts = session_parts(own, comm);

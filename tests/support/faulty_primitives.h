@@ -69,7 +69,8 @@ inline Primitives with_scaled_bias_gradients(Primitives inner, std::function<dou
   return faulty;
 }
 
-/// Multiplies the gradients of the norms' gains and biases, and of the gains of heads, by factor(weight).
+/// Multiplies the gradients of learned positions, of the norms' gains and biases, and of the gains of heads, by
+/// factor(weight).
 inline Primitives with_scaled_norm_gradients(Primitives inner, std::function<double(const Weight&)> factor) {
   Primitives faulty = inner;
   faulty.add_norm = [inner, factor](const std::string& function, const at::Tensor& input, const at::Tensor& residual,
@@ -78,6 +79,10 @@ inline Primitives with_scaled_norm_gradients(Primitives inner, std::function<dou
     const double times = factor(gain);
     const at::Tensor x = inner.add_norm(function, scale_gradient(sum, 1 / times), {}, gain, eps).first;
     return std::pair(scale_gradient(x, times), sum);
+  };
+  faulty.add_positions = [inner, factor](const at::Tensor& x, const Microbatch& batch, const Weight& table) {
+    const double times = factor(table);
+    return scale_gradient(inner.add_positions(scale_gradient(x, 1 / times), batch, table), times);
   };
   faulty.local = [inner, factor](const std::string& function, const at::Tensor& x, const Weight* weight,
                                  const AttentionShape& shape, double eps) {
