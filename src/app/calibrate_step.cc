@@ -95,7 +95,8 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
 }
 
 // Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that
-// computation takes more of it than reductions of gradients. A layout that is not empty takes two ranks of each data rank.
+// computation takes more of it than reductions of gradients. A layout that is not empty divides each data rank's work
+// between two ranks.
 Step measured_step(const std::filesystem::path& folder, Words settings, int64_t ranks, const std::string& layout = "") {
   const int64_t data_ranks = layout.empty() ? ranks : ranks / 2;
   settings.insert(settings.end(), {fmt::format("run.ranks={}", ranks), "run.threads_per_rank=1",

@@ -243,7 +243,8 @@ TEST(HfConfig, RefusesOperationsThatDoNotExist) {
   expect_pieces(refusal(object), {"mlp = \"geluu\"", "must be swiglu, gelu or gelu_tanh"});
   object = small();
   object["model_type"] = "gpt_neox";
-  expect_pieces(refusal(object), {"model_type = \"gpt_neox\"", "llama, mistral, qwen2, qwen3, starcoder2, gpt2 or orthant"});
+  expect_pieces(refusal(object),
+                {"model_type = \"gpt_neox\"", "llama, mistral, qwen2, qwen3, starcoder2, gpt2 or orthant"});
   object = small();
   object["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
   expect_pieces(refusal(object), {"partial_rotary_factor = 0.5", "must be 1"});

@@ -49,7 +49,8 @@ TEST(HfGpt2, HasItsOwnKeys) {
     return refusal(object);
   };
   expect_pieces(refused("activation_function", "relu"), {"activation_function", "gelu_new"});
-  expect_pieces(refused("scale_attn_by_inverse_layer_idx", true), {"scale_attn_by_inverse_layer_idx", "expected false"});
+  expect_pieces(refused("scale_attn_by_inverse_layer_idx", true),
+                {"scale_attn_by_inverse_layer_idx", "expected false"});
   expect_pieces(refused("scale_attn_weights", false), {"scale_attn_weights", "must be true"});
   expect_pieces(refused("n_head", 5), {"n_head = 5 must divide n_embd"});
   expect_pieces(refused("n_embd", nullptr), {"n_embd"});

@@ -121,7 +121,8 @@ TEST(BlockVariants, VerifySeesAWrongGradientOfEveryNewParameter) {
   for (const TensorCut& cut : {grid(2, 2, 1), one_dimension(2)}) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const OracleTrace oracle = trace_oracle(plan, run.data(), 1);
-    for (const char* parameter : {"q_norm.weight", "input_layernorm.weight", "model.norm.weight", "embed_positions.weight"}) {
+    for (const char* parameter :
+         {"q_norm.weight", "input_layernorm.weight", "model.norm.weight", "embed_positions.weight"}) {
       for (const double factor : {1.0, 1.001}) {
         const auto parts_of = [&](const Plan& own, Comm& comm) {
           SessionParts parts = session_parts(own, comm);

@@ -240,8 +240,8 @@ struct NamedError {
   double error = 0;
   std::string name;
 };
-/// Compares the flat buffer of a rank with an unsharded one. Without rotary positions, the gradient of a key's bias is 0
-/// but for roundings, because it adds the same to all scores of a query. It is compared with that of the query's bias.
+/// Compares the flat buffer of a rank with an unsharded one. Without rotary positions, the gradient of a key's bias is
+/// 0 but for roundings, because it adds the same to all scores of a query. The query's bias is then the scale.
 inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want, int rank = 0) {
   const auto held = plan.parameters_of(rank), whole = parameter_table(plan.architecture);
   const FlatLayout flat = flat_layout(held), all = flat_layout(whole);
