@@ -81,6 +81,12 @@ void check_heads(const Config& config) {
            {"model.attention_bias"});
   }
   const double low = model.rope_scaling_low_freq_factor;
+  const double slow = model.rope_scaling_beta_slow;
+  if (model.rope_scaling_type == "yarn" && model.rope_scaling_beta_fast <= slow) {
+    refuse(config, "model.rope_scaling_beta_fast",
+           fmt::format("must be above {}", config.locate("model.rope_scaling_beta_slow")),
+           {"model.rope_scaling_beta_slow"}, {32 * slow});
+  }
   if (model.rope_scaling_type == "llama3" && model.rope_scaling_high_freq_factor <= low) {
     refuse(config, "model.rope_scaling_high_freq_factor",
            fmt::format("must be above {}", config.locate("model.rope_scaling_low_freq_factor")),

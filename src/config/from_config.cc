@@ -22,10 +22,19 @@ Architecture make_architecture(const Config& config, int64_t vocab_size) {
   if (a.linformer_length > 0) a.linformer_tokens = config.training.seq_len;
   // Factors that the type does not use have no meaning, and config.json does not have them.
   const Architecture defaults;
-  if (a.rope_scaling_type == "none") a.rope_scaling_factor = defaults.rope_scaling_factor;
-  if (a.rope_scaling_type != "llama3") {
+  if (!a.rotary()) a.rope_scaling_type = "none", a.rope_theta = defaults.rope_theta;
+  const std::string& scaling = a.rope_scaling_type;
+  if (scaling == "none") a.rope_scaling_factor = defaults.rope_scaling_factor;
+  if (scaling != "llama3") {
     a.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
     a.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
+  }
+  if (scaling != "yarn") {
+    a.rope_scaling_beta_fast = defaults.rope_scaling_beta_fast;
+    a.rope_scaling_beta_slow = defaults.rope_scaling_beta_slow;
+    a.rope_scaling_attention_factor = defaults.rope_scaling_attention_factor;
+  }
+  if (scaling != "llama3" && scaling != "yarn") {
     a.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
   }
   if (a.vocab_size < least_vocab_size) {

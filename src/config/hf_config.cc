@@ -2,6 +2,7 @@
 #include "config/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -89,6 +90,23 @@ class Fields {
   std::set<std::string> taken_;
 };
 
+// Without an attention_factor, it follows from the factor and, if the file has both, from mscale and mscale_all_dim.
+Architecture read_yarn(Fields& fields, Architecture model) {
+  model.rope_scaling_original_max_position_embeddings =
+      fields.integer("original_max_position_embeddings", model.max_position_embeddings);
+  model.rope_scaling_beta_fast = fields.positive("beta_fast", 32);
+  model.rope_scaling_beta_slow = fields.positive("beta_slow", 1);
+  if (model.rope_scaling_beta_fast <= model.rope_scaling_beta_slow) {
+    fields.refuse("beta_fast", fmt::format("expected more than beta_slow = {}", model.rope_scaling_beta_slow));
+  }
+  if (!fields.boolean("truncate", true)) fields.refuse("truncate", "must be true");
+  const double scale = fields.not_negative("mscale", 0), of_all = fields.not_negative("mscale_all_dim", 0);
+  const double factor = model.rope_scaling_factor, growth = factor <= 1 ? 0 : 0.1 * std::log(factor);
+  const double follows = scale > 0 && of_all > 0 ? (scale * growth + 1) / (of_all * growth + 1) : growth + 1;
+  model.rope_scaling_attention_factor = fields.positive("attention_factor", follows);
+  return model;
+}
+
 // Reads one rope dictionary: rope_scaling of transformers 4, or rope_parameters of transformers 5.
 Architecture read_rope(const Json& object, Architecture model, const std::string& source) {
   if (!object.is_object()) throw DataError(fmt::format("{}: expected an object", source));
@@ -108,15 +126,16 @@ Architecture read_rope(const Json& object, Architecture model, const std::string
   if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "must be 1");
   if (fields.find("mrope_section") != nullptr) fields.refuse("mrope_section", "is not supported");
   if (type == "default") return model;
-  if (type != "linear" && type != "llama3") {
+  if (type != "linear" && type != "llama3" && type != "yarn") {
     throw DataError(
         fmt::format("{}.rope_type = \"{}\": this kind of rotary scaling is not supported; expected default, "
-                    "linear or llama3",
+                    "linear, llama3 or yarn",
                     source, type));
   }
   model.rope_scaling_type = type;
   model.rope_scaling_factor = fields.positive("factor", std::nullopt);
   if (type == "linear") return model;
+  if (type == "yarn") return read_yarn(fields, model);
   model.rope_scaling_low_freq_factor = fields.positive("low_freq_factor", std::nullopt);
   model.rope_scaling_high_freq_factor = fields.positive("high_freq_factor", std::nullopt);
   model.rope_scaling_original_max_position_embeddings =

@@ -31,7 +31,7 @@ std::string config_json(const HfConfig& config);
 std::string generation_config_json(const HfConfig& config);
 /// Throws DataError with file and key for a value that is missing, of the wrong type, contradictory, or not supported.
 /// Not supported: a model_type without a row in hf_family.cc; settings that its row excludes; quantized weights; rope
-/// types other than default, linear and llama3; rope parameters or windows by layer type.
+/// types other than default, linear, llama3 and yarn; rope parameters or windows by layer type.
 HfConfig parse_hf_config(const std::string& text, const std::string& source);
 /// `path` is the config.json, or the directory that contains it.
 HfConfig read_hf_config(const std::string& path);

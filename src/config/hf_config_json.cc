@@ -15,10 +15,15 @@ using Json = nlohmann::ordered_json;
 // Only the scaling, in the form of rope_scaling in transformers 4.
 Json rope_scaling(const Architecture& model) {
   Json rope = {{"rope_type", model.rope_scaling_type}, {"factor", model.rope_scaling_factor}};
+  if (model.rope_scaling_type == "linear") return rope;
+  rope["original_max_position_embeddings"] = model.rope_scaling_original_max_position_embeddings;
   if (model.rope_scaling_type == "llama3") {
     rope["low_freq_factor"] = model.rope_scaling_low_freq_factor;
     rope["high_freq_factor"] = model.rope_scaling_high_freq_factor;
-    rope["original_max_position_embeddings"] = model.rope_scaling_original_max_position_embeddings;
+  } else {
+    rope["beta_fast"] = model.rope_scaling_beta_fast;
+    rope["beta_slow"] = model.rope_scaling_beta_slow;
+    rope["attention_factor"] = rotary_factor(model);
   }
   return rope;
 }
@@ -83,7 +88,7 @@ void put_token_ids(Json& object, const HfConfig& config) {
 std::string config_json(const HfConfig& config) {
   const Architecture& model = config.model;
   const std::string& type = model.rope_scaling_type;
-  ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
+  ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3" || type == "yarn", type);
   const bool scaled = type != "none";
   const HfFamily& family = family_of(model);
   Json object = {{"architectures", {architecture_name(family, model)}},

@@ -83,10 +83,10 @@ bool expresses(const HfFamily& family, const Architecture& model) {
   const bool has_head_dim = !family.spelling("head_dim").empty();
   if (!has_head_dim && model.head_dim * model.num_attention_heads != model.hidden_size) return false;
   if (family.always_biased && !(model.attention_bias && model.mlp_bias)) return false;
-  return model.positions == family.positions && model.norm == family.norm && model.mlp == family.mlp && model.qk_norm == family.qk_norm &&
-         (family.window || model.sliding_window == 0) && (family.attention_bias || !model.attention_bias) &&
-         family.qkv_bias == model.qkv_bias && (family.mlp_bias || !model.mlp_bias) &&
-         (family.both_biases.empty() || model.attention_bias == model.mlp_bias);
+  return model.positions == family.positions && model.norm == family.norm && model.mlp == family.mlp &&
+         model.qk_norm == family.qk_norm && (family.window || model.sliding_window == 0) &&
+         (family.attention_bias || !model.attention_bias) && family.qkv_bias == model.qkv_bias &&
+         (family.mlp_bias || !model.mlp_bias) && (family.both_biases.empty() || model.attention_bias == model.mlp_bias);
 }
 
 }  // namespace

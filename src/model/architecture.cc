@@ -106,11 +106,41 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   return flat;
 }
 
+namespace {
+
+// The index k, as a fraction, of the frequency that turns this often in the original context of a model with yarn.
+double index_of_turns(const Architecture& a, double turns) {
+  const auto original = static_cast<double>(a.rope_scaling_original_max_position_embeddings);
+  return static_cast<double>(a.head_dim) * std::log(original / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(a.rope_theta));
+}
+
+// The share of the unscaled frequency k with yarn: 1 up to a first index, 0 from a last one on.
+double unscaled_share(const Architecture& a, int64_t k) {
+  const double first = std::max(std::floor(index_of_turns(a, a.rope_scaling_beta_fast)), 0.0);
+  const double last =
+      std::min(std::ceil(index_of_turns(a, a.rope_scaling_beta_slow)), static_cast<double>(a.head_dim - 1));
+  const double width = first == last ? 0.001 : last - first;
+  return 1 - std::clamp((static_cast<double>(k) - first) / width, 0.0, 1.0);
+}
+
+}  // namespace
+
+double rotary_factor(const Architecture& a) {
+  if (a.rope_scaling_type != "yarn") return 1;
+  if (a.rope_scaling_attention_factor > 0) return a.rope_scaling_attention_factor;
+  return a.rope_scaling_factor <= 1 ? 1 : 0.1 * std::log(a.rope_scaling_factor) + 1;
+}
+
 std::vector<double> inverse_frequencies(const Architecture& a) {
   std::vector<double> frequencies;
   for (int64_t k = 0; k < a.head_dim / 2; ++k) {
     double f = std::pow(a.rope_theta, -2.0 * static_cast<double>(k) / static_cast<double>(a.head_dim));
     if (a.rope_scaling_type == "linear") f /= a.rope_scaling_factor;
+    if (a.rope_scaling_type == "yarn") {
+      const double share = unscaled_share(a, k);
+      f = f / a.rope_scaling_factor * (1 - share) + f * share;
+    }
     if (a.rope_scaling_type == "llama3") {
       const auto original = static_cast<double>(a.rope_scaling_original_max_position_embeddings);
       const double wavelength = 2 * std::numbers::pi / f;

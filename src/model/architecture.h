@@ -27,11 +27,13 @@ struct Architecture {
   std::string mlp = "swiglu";  // swiglu: gate and up projections | gelu, gelu_tanh: one projection c_fc
   std::string positions = "rotary";  // rotary: turns queries and keys | learned: adds a vector to each embedding
   double rope_theta = 10000.0;
-  std::string rope_scaling_type = "none";  // none | linear | llama3; the factors below are for these two
+  std::string rope_scaling_type = "none";  // none | linear | llama3 | yarn; the numbers below are for the last three
   double rope_scaling_factor = 8.0;
   double rope_scaling_low_freq_factor = 1.0;
   double rope_scaling_high_freq_factor = 4.0;
   int64_t rope_scaling_original_max_position_embeddings = 8192;
+  double rope_scaling_beta_fast = 32, rope_scaling_beta_slow = 1;
+  double rope_scaling_attention_factor = 0;  // 0: 0.1 ln(factor) + 1
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // the query, key, value and output projections have biases
   bool qkv_bias = false;        // only the query, key and value projections have biases
@@ -55,7 +57,8 @@ struct Architecture {
 /// head_gain is shared by all heads of a layer. position has a row for each position, of the stream's width. projection
 /// (Linformer) has one row for each token of a sequence.
 enum class ParameterRole {
-  embedding, position, gain, norm_bias, head_gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
+  embedding, position, gain, norm_bias, head_gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head,
+  projection
 };
 
 /// One parameter: its Hugging Face name, its unsharded shape ([out, in] for a matrix) and its initial values. Adjacent
@@ -107,8 +110,12 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
 /// The inverse frequencies theta^(-2k/D) for k < D/2, after scaling. linear divides them by the factor; llama3 scales
-/// by wavelength, as Llama 3.1 does in Hugging Face's modeling_rope_utils.
+/// by wavelength, as Llama 3.1 does in Hugging Face's modeling_rope_utils. yarn divides those that turn less than
+/// beta_slow times in the original context, keeps those that turn more than beta_fast times, and mixes the others
+/// ("NTK-by-parts"): Peng et al. 2023, arXiv 2309.00071, section 3.2.
 std::vector<double> inverse_frequencies(const Architecture& a);
+/// The factor of rotated queries and keys: 1, or with yarn the one of section 3.4 of that paper.
+double rotary_factor(const Architecture& a);
 
 /// Number of rows (tokens) whose logits the loss holds at a time.
 int64_t loss_chunk_rows(int64_t vocab_size);

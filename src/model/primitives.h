@@ -81,8 +81,8 @@ struct Primitives {
   /// The backward of linear(x, W) alone, for a gradient dy of its output: accumulates the gradients of W and its bias,
   /// and returns that of x.
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC, const at::Tensor& dy_BTO)> linear_backward;
-  /// Applies rotary positions if the model has them, then grouped-query attention under the rule's visibility. Each row of qkv holds the
-  /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
+  /// Applies rotary positions if the model has them, then grouped-query attention under the rule's visibility. Each row
+  /// of qkv holds the query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
   /// A function of local_operations.h, [B,T,in] -> [B,T,out]. The weight is null for functions without one. `shape` has
   /// the heads of this rank.

@@ -17,7 +17,8 @@ std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t p
   at::Tensor f = at::empty({static_cast<int64_t>(frequencies.size())}, at::kDouble);
   std::copy(frequencies.begin(), frequencies.end(), f.mutable_data_ptr<double>());
   const at::Tensor angles = at::outer(at::arange(positions, at::kDouble), f);
-  return {angles.cos().to(dtype), angles.sin().to(dtype)};
+  const double factor = rotary_factor(a);
+  return {(angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)};
 }
 
 Transformer::Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives,

@@ -15,7 +15,8 @@
 
 namespace orthant {
 
-/// Cosines and sines of position x inverse frequency, each [P, D/2]; computed in float64 and stored in the given dtype.
+/// Cosines and sines of position x inverse frequency, times rotary_factor(), each [P, D/2]; computed in float64 and
+/// stored in the given dtype.
 std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t positions, at::ScalarType dtype);
 
 class Transformer {

@@ -161,10 +161,10 @@ class Findings {
 };
 
 // Lower bound of the denominator for the gradient of a bias on a projection from the residual stream; 0 for other
-// parameters. `of_oracle` is the buffer with the oracle's gradients. Such a gradient is the column of the matrix's gradient for an input that is always 1. The other inputs
-// are normalized to that size, so the root mean square of the column norms is a fair scale. The gradient of a key bias
-// is nearly zero where rotary channels turn slowly. The reason is that the softmax does not change when a constant is
-// added to all scores.
+// parameters. `of_oracle` is the buffer with the oracle's gradients. Such a gradient is the column of the matrix's
+// gradient for an input that is always 1. The other inputs are normalized to that size, so the root mean square of the
+// column norms is a fair scale. The gradient of a key bias is nearly zero where rotary channels turn slowly, or without
+// rotary positions. The reason is that the softmax does not change when a constant is added to all scores.
 double least_gradient(const OracleTrace& oracle, const at::Tensor& of_oracle, const std::vector<ParameterInfo>& held,
                       size_t p) {
   if (held[p].role != ParameterRole::from_stream_bias) return 0;

@@ -134,8 +134,11 @@ TEST(HfConfig, RoundTrips) {
                   .torch_dtype = "bfloat16"};
   Architecture& model = config.model;
   config.other_keys = R"({"use_cache":true,"transformers_version":"5.0.0"})";
-  for (const char* type : {"none", "linear", "llama3"}) {
+  for (const char* type : {"none", "linear", "yarn", "llama3"}) {
     model.rope_scaling_type = type;
+    const bool yarn = model.rope_scaling_type == "yarn";
+    model.rope_scaling_beta_fast = yarn ? 20 : 32;
+    model.rope_scaling_attention_factor = yarn ? 1.25 : 0;
     if (model.rope_scaling_type == "llama3") {
       model.rope_scaling_low_freq_factor = 1.5;
       model.rope_scaling_original_max_position_embeddings = 512;
@@ -305,7 +308,12 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   check("attention_dropout", 0.1, {"expected 0"});
   check("sliding_window", 4096, {"expected 0, null"});
   check("partial_rotary_factor", 0.5, {"must be 1"});
-  check("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, {"yarn", "default, linear or llama3"});
+  check("rope_scaling", {{"rope_type", "longrope"}, {"factor", 2.0}}, {"longrope", "default, linear, llama3 or yarn"});
+  const auto refuses_in_yarn = [&](const std::string& key, const Json& value, const std::string& why) {
+    check("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}, {key, value}}, {key, why});
+  };
+  refuses_in_yarn("beta_fast", 1, "more than beta_slow");
+  refuses_in_yarn("truncate", false, "must be true");
   check("rope_scaling", {{"rope_type", "linear"}}, {"factor", "(absent)", "above 0"});
   check("rope_scaling", {{"rope_type", "linear"}, {"factor", -1}}, {"factor = -1"});
   check("rope_scaling", 3, {"expected an object"});

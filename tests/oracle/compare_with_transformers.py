@@ -61,6 +61,10 @@ CASES = {
     "llama3 rope": dict(
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                           original_max_position_embeddings=16)),
+    "yarn": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24)),
+    "yarn with factors of its own": dict(
+        rope_scaling=dict(rope_type="yarn", factor=6.0, original_max_position_embeddings=16, beta_fast=12.0,
+                          beta_slow=0.5, mscale=0.8, mscale_all_dim=0.3)),
     "linear rope": dict(rope_scaling=dict(rope_type="linear", factor=4.0)),
     "head_dim beside hidden_size": dict(head_dim=20, tie_word_embeddings=True),
     "sliding window, as Mistral": dict(sliding_window=24),

@@ -54,8 +54,8 @@ std::vector<int64_t> GradientBucket::chunk_sizes() const {
 std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,
                                 std::span<const int64_t> loads) {
   ORTHANT_CHECK(!loads.empty() && !parameters.empty(), loads.size(), parameters.size());
-  // The positions with loads below one level are filled up to it. The level is a fraction: level / filled. It falls when
-  // a position above it is left out, until none is above it.
+  // The positions with loads below one level are filled up to it. The level is a fraction: level / filled. It falls
+  // when a position above it is left out, until none is above it.
   int64_t level = 0, filled = 0;
   const auto is_filled = [&](int64_t load) { return filled == 0 || load * filled < level; };
   for (bool again = true; again;) {

@@ -57,7 +57,10 @@ struct GradientBucket {
   /// cuts[i] to cuts[i + 1]. They depend on the rank's shards: ParameterPlacement::buckets_of() sets them.
   std::vector<int64_t> cuts = {};
 
-  Range chunk(int position) const { return {cuts[static_cast<size_t>(position)], cuts[static_cast<size_t>(position) + 1]}; }
+  Range chunk(int position) const {
+    const auto at = static_cast<size_t>(position);
+    return {cuts[at], cuts[at + 1]};
+  }
   /// Number of elements of each position's chunk.
   std::vector<int64_t> chunk_sizes() const;
 };
@@ -71,7 +74,8 @@ struct ParameterBlocks {
 
 /// Divides the elements among positions. loads[i]: elements that position i has of other buckets; all loads become as
 /// equal as possible. Each border is a possible one, the nearest to that division. So no block of the gradient norm
-/// lies in two chunks, and nothing is padded. `parameters` must be sorted by begin. Returns the bucket's cuts.
+/// lies in two chunks, and nothing is padded. `parameters` must be sorted by begin; neither span may be empty. Returns
+/// the bucket's cuts.
 /// Example: a parameter of 1,000 elements and three loads of 0 give chunks of 256, 512 and 232 elements.
 std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,
                                 std::span<const int64_t> loads);
