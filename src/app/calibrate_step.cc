@@ -61,12 +61,8 @@ void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, cons
   }));
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
-}
-
-// Trains and returns the seconds of the median step, without the first two.
+// Trains and returns the seconds of a step: the lower quartile, without the first two. Other programs only make steps
+// longer, so a median would let them change the shares.
 double train_step(const std::filesystem::path& folder, const Words& settings) {
   const std::filesystem::path run = folder / "run", empty = folder / "empty.toml", text = folder / "text.txt";
   std::filesystem::remove_all(run);
@@ -91,7 +87,8 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
   for (const StepMetrics& step : read_metrics(run / "metrics.jsonl").steps) {
     if (step.step > 2) seconds.push_back(step.step_seconds);
   }
-  return median(seconds);
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 4];
 }
 
 // Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that
