@@ -16,7 +16,6 @@ using Json = nlohmann::ordered_json;
 Json rope_scaling(const Architecture& model) {
   Json rope = {{"rope_type", model.rope_scaling_type}, {"factor", model.rope_scaling_factor}};
   if (model.rope_scaling_type == "linear") return rope;
-  rope["original_max_position_embeddings"] = model.rope_scaling_original_max_position_embeddings;
   if (model.rope_scaling_type == "llama3") {
     rope["low_freq_factor"] = model.rope_scaling_low_freq_factor;
     rope["high_freq_factor"] = model.rope_scaling_high_freq_factor;
@@ -25,6 +24,7 @@ Json rope_scaling(const Architecture& model) {
     rope["beta_slow"] = model.rope_scaling_beta_slow;
     rope["attention_factor"] = rotary_factor(model);
   }
+  rope["original_max_position_embeddings"] = model.rope_scaling_original_max_position_embeddings;
   return rope;
 }
 
