@@ -241,7 +241,8 @@ struct NamedError {
   std::string name;
 };
 /// Compares the flat buffer of a rank with an unsharded one. Without rotary positions, the gradient of a key's bias is
-/// 0 but for roundings, because it adds the same to all scores of a query. The query's bias is then the scale.
+/// 0 but for roundings, because it adds the same to all scores of a query. A column of its matrix is then the scale, as
+/// in `verify`.
 inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want, int rank = 0) {
   const auto held = plan.parameters_of(rank), whole = parameter_table(plan.architecture);
   const FlatLayout flat = flat_layout(held), all = flat_layout(whole);
@@ -253,9 +254,12 @@ inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, cons
     const auto w = static_cast<size_t>(std::find_if(whole.begin(), whole.end(), named) - whole.begin());
     const at::Tensor of = want.narrow(0, all.parameter_offsets[w], whole[w].size()).view(whole[w].shape);
     double error = relative_error(part, shard_of(held[p], of));
-    if (!plan.architecture.rotary() && held[p].name.ends_with("k_proj.bias")) {  // the query's comes just before it
-      const at::Tensor query = want.narrow(0, all.parameter_offsets[w - 1], whole[w - 1].size());
-      error = ((part - shard_of(held[p], of)).norm() / query.norm()).item<double>();
+    if (!plan.architecture.rotary() && held[p].name.ends_with("k_proj.bias")) {
+      const size_t m = w - 3;  // of the key's matrix: three matrices come before their biases
+      ORTHANT_CHECK(whole[m].name.ends_with("k_proj.weight"), whole[m].name);
+      const double matrix = want.narrow(0, all.parameter_offsets[m], whole[m].size()).norm().item<double>();
+      const double column = matrix / std::sqrt(static_cast<double>(whole[m].shape[1]));
+      error = (part - shard_of(held[p], of)).norm().item<double>() / column;
     }
     if (!(error <= worst.error)) worst = {error, held[p].name};
   }
