@@ -87,7 +87,7 @@ int generate(const GenerateArguments& arguments) {
   }
   const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
-  load_weights(directory, architecture, weights);
+  load_weights(directory, weights);
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     if (!at::isfinite(weights.master(i)).all().item<bool>()) {
       throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint", directory,

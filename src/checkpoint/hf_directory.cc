@@ -168,7 +168,7 @@ TensorSet open_hf_weights(const std::string& directory) {
 
 namespace {
 // Constants that older files of Llama and GPT-2 store.
-bool is_no_weight(std::string_view name) {
+bool is_stored_constant(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 }  // namespace
@@ -189,7 +189,7 @@ TensorDifferences compare_tensors(const TensorSet& found, std::span<const Expect
                                               shape_text(tensor_spec.shape)));
   }
   for (const std::string& name : found.names()) {
-    if (!known.contains(name) && !is_no_weight(name)) differences.unexpected.push_back(name);
+    if (!known.contains(name) && !is_stored_constant(name)) differences.unexpected.push_back(name);
   }
   std::sort(differences.missing.begin(), differences.missing.end());
   std::sort(differences.clashes.begin(), differences.clashes.end());

@@ -61,6 +61,11 @@ void check_heads(const Config& config) {
            fmt::format("must divide {}", config.locate("model.num_attention_heads")), {"model.num_attention_heads"},
            {heads, static_cast<double>(model.num_key_value_heads)});
   }
+  if (model.qkv_bias && model.attention_bias) {
+    refuse(config, "model.qkv_bias",
+           fmt::format("must be false with {}, which includes these biases", config.locate("model.attention_bias")),
+           {"model.attention_bias"});
+  }
   const int64_t width = model.hidden_size / model.num_attention_heads;
   const std::vector<double> even_widths = {hidden, heads, 2 * heads, static_cast<double>(width + width % 2)};
   if (model.head_dim == 0 && model.hidden_size % model.num_attention_heads != 0) {
@@ -68,6 +73,7 @@ void check_heads(const Config& config) {
            fmt::format("must divide {} while model.head_dim is 0", config.locate("model.hidden_size")),
            {"model.hidden_size", "model.head_dim"}, even_widths);
   }
+  if (!model.rotary()) return;
   constexpr const char* kPairs = "because rotary positions rotate pairs of numbers";
   if (model.head_dim % 2 != 0) refuse(config, "model.head_dim", fmt::format("must be even, {}", kPairs));
   if (model.head_dim == 0 && width % 2 != 0) {
@@ -75,13 +81,12 @@ void check_heads(const Config& config) {
            fmt::format("must be a multiple of 2 x {}, {}", config.locate("model.num_attention_heads"), kPairs),
            {"model.num_attention_heads", "model.head_dim"}, even_widths);
   }
-  if (model.qkv_bias && model.attention_bias) {
-    refuse(config, "model.qkv_bias",
-           fmt::format("must be false with {}, which includes these biases", config.locate("model.attention_bias")),
-           {"model.attention_bias"});
-  }
   const double low = model.rope_scaling_low_freq_factor;
   const double slow = model.rope_scaling_beta_slow;
+  if (model.rope_scaling_type == "yarn" && model.rope_theta <= 1) {
+    refuse(config, "model.rope_theta", fmt::format("must be above 1 with {}", config.locate("model.rope_scaling_type")),
+           {"model.rope_scaling_type"}, {10000});
+  }
   if (model.rope_scaling_type == "yarn" && model.rope_scaling_beta_fast <= slow) {
     refuse(config, "model.rope_scaling_beta_fast",
            fmt::format("must be above {}", config.locate("model.rope_scaling_beta_slow")),
@@ -216,7 +221,6 @@ void refuse_unbuilt(const Config& config) {
   const auto require_value = [&](bool holds, const char* key, const char* value, const char* reason) {
     if (!holds) refuse(config, key, fmt::format("must be {}, because this version of Orthant {}", value, reason));
   };
-  require_value(config.model.architecture == "llama", "model.architecture", "\"llama\"", "has no blocks of GPT-2");
   require_value(config.parallelism.expert_parallel_degree == 1, "parallelism.expert_parallel_degree", "1",
                 "has no expert parallelism");
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "base/errors.h"
+#include "config/hf_family.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -62,7 +63,24 @@ bool operator==(const Config& a, const Config& b) {
   return std::ranges::all_of(config_table(), [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
 }
 
+namespace {
+
+// Gives the keys of the blocks the values of the family in model.architecture, unless they are set.
+void set_family_defaults(Config& config) {
+  if (is_default(config, "model.architecture")) return;
+  Config of_family = config;
+  set_blocks(*find_family(config.model.architecture), of_family.model);
+  for (const Key* key : model_keys()) {
+    if (!is_default(config, key->full_name()) || value_text(*key, config) == value_text(*key, of_family)) continue;
+    copy_value(*key, of_family, config);
+    config.origins[key->full_name()] = fmt::format("default of \"{}\"", config.model.architecture);
+  }
+}
+
+}  // namespace
+
 void derive_defaults(Config& config, const std::string& run_file) {
+  set_family_defaults(config);
   const std::string name = std::filesystem::path(run_file).stem();
   if (is_default(config, "job.dump_folder") && !name.empty()) {
     config.job.dump_folder = "runs/" + name;

@@ -33,7 +33,6 @@ struct RunConfig {
 
 struct ModelConfig : Architecture {
   std::string from;
-  std::string architecture = "llama";
   double masked_share = 0.15;
 };
 

@@ -37,6 +37,7 @@ Architecture make_architecture(const Config& config, int64_t vocab_size) {
   if (scaling != "llama3" && scaling != "yarn") {
     a.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
   }
+  if (scaling == "yarn") a.rope_scaling_attention_factor = rotary_factor(a);
   if (a.vocab_size < least_vocab_size) {
     refuse(config, "model.vocab_size",
            fmt::format("must be 0, or at least the {} entries of the tokenizer{}", least_vocab_size,

@@ -92,6 +92,7 @@ class Fields {
 
 // Without an attention_factor, it follows from the factor and, if the file has both, from mscale and mscale_all_dim.
 Architecture read_yarn(Fields& fields, Architecture model) {
+  model.rope_scaling_attention_factor = 0;
   model.rope_scaling_original_max_position_embeddings =
       fields.integer("original_max_position_embeddings", model.max_position_embeddings);
   model.rope_scaling_beta_fast = fields.positive("beta_fast", 32);
@@ -100,8 +101,9 @@ Architecture read_yarn(Fields& fields, Architecture model) {
     fields.refuse("beta_fast", fmt::format("expected more than beta_slow = {}", model.rope_scaling_beta_slow));
   }
   if (!fields.boolean("truncate", true)) fields.refuse("truncate", "must be true");
+  if (!(model.rope_theta > 1)) fields.refuse("rope_theta", "expected more than 1 for yarn");
   const double scale = fields.not_negative("mscale", 0), of_all = fields.not_negative("mscale_all_dim", 0);
-  const double factor = model.rope_scaling_factor, growth = factor <= 1 ? 0 : 0.1 * std::log(factor);
+  const double growth = rotary_factor(model) - 1;
   const double follows = scale > 0 && of_all > 0 ? (scale * growth + 1) / (of_all * growth + 1) : growth + 1;
   model.rope_scaling_attention_factor = fields.positive("attention_factor", follows);
   return model;
@@ -236,16 +238,18 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
     model.qkv_bias = fields.boolean("qkv_bias", false);
     return;
   }
-  model.positions = family.positions;
-  model.norm = family.norm;
-  model.mlp = family.mlp;
-  model.qk_norm = family.qk_norm;
-  model.qkv_bias = family.qkv_bias;
   model.rms_norm_eps = fields.positive(std::string(family.eps), model.rms_norm_eps);
-  if (family.always_biased) model.attention_bias = model.mlp_bias = true;
-  if (!family.both_biases.empty()) {
-    model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), true);
-  }
+  if (family.both_biases.empty()) return;
+  model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), model.mlp_bias);
+}
+
+// transformers selects the class by model_type, so it would ignore what the class does not have.
+void refuse_what_the_class_ignores(Fields& fields, const HfFamily& family, const Architecture& model) {
+  if (&family_of(model) == &family) return;
+  fields.refuse("model_type",
+                fmt::format("must be \"orthant\" with the other settings of this file, because the class of \"{}\" in "
+                            "transformers has no is_causal = false, final_logit_softcapping or Linformer",
+                            family.model_type));
 }
 
 std::string read_dtype(Fields& fields) {
@@ -293,7 +297,7 @@ void read_model_keys(Fields& fields, const HfFamily& family, Architecture& model
   model.max_position_embeddings = defaults.max_position_embeddings;
   model.rms_norm_eps = defaults.eps;
   model.initializer_range = defaults.initializer_range;
-  model.tie_word_embeddings = defaults.tie_word_embeddings;
+  set_blocks(family, model);
   const auto fallback = [&](const std::string& name, int64_t by_class, int64_t otherwise) {
     return by_class == 0 || fields.has_null(name) ? otherwise : by_class;
   };
@@ -314,8 +318,8 @@ void read_model_keys(Fields& fields, const HfFamily& family, Architecture& model
       const int64_t heads = config.model.num_attention_heads;
       if (name == "num_key_value_heads") size = fallback(name, defaults.num_key_value_heads, heads);
       if (name == "head_dim") size = fallback(name, defaults.head_dim, config.model.hidden_size / heads);
-      const bool follows = llama_name == "intermediate_size" && defaults.widths_of_mlp > 0;
-      if (follows) size = defaults.widths_of_mlp * config.model.hidden_size;
+      const bool follows = llama_name == "intermediate_size" && defaults.mlp_width_factor > 0;
+      if (follows) size = defaults.mlp_width_factor * config.model.hidden_size;
       const bool may_be_zero = key->hugging_face.only_if_set, is_required = required.contains(llama_name) && !follows;
       size = fields.integer(name, is_required ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
     }
@@ -335,10 +339,13 @@ void check_heads(Fields& fields, const HfFamily& family, const Architecture& mod
     fields.refuse("num_key_value_heads",
                   fmt::format("must divide num_attention_heads = {}", model.num_attention_heads));
   }
-  if (model.head_dim % 2 != 0 || model.head_dim == 0) {
-    fields.refuse("head_dim",
-                  fmt::format("{} must be even and above 0, because rotary positions turn pairs of elements",
-                              model.head_dim));
+  const bool has_key = !family.spelling("head_dim").empty();
+  const std::string key(family.spelling(has_key ? "head_dim" : "hidden_size"));
+  if (model.head_dim == 0) fields.refuse(key, "gives heads of 0 elements; expected more");
+  if (model.rotary() && model.head_dim % 2 != 0) {
+    fields.refuse(key, fmt::format("gives heads of {} elements; expected an even number, because rotary positions turn "
+                                   "pairs of elements",
+                                   model.head_dim));
   }
 }
 
@@ -364,9 +371,10 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   refuse_unsupported(fields, family);
   HfConfig config;
   Architecture& model = config.model;
+  model.architecture = family.model_type;
   read_model_keys(fields, family, model);
-  check_heads(fields, family, model);
   read_operations(fields, family, model);
+  check_heads(fields, family, model);
   model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";
   model.sliding_window = read_sliding_window(fields, family);
   model.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
@@ -375,6 +383,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.torch_dtype = read_dtype(fields);
   fields.find("architectures");
   config.other_keys = fields.rest().dump();
+  refuse_what_the_class_ignores(fields, family, model);
   return config;
 }
 

@@ -45,13 +45,9 @@ void put_family_keys(Json& object, const HfFamily& family, const Architecture& m
     object[std::string(family.eps)] = model.rms_norm_eps;
   }
   if (!family.both_biases.empty()) object[std::string(family.both_biases)] = model.attention_bias;
-  // GPT-2's class drops 0.1 of everything if its keys are absent; those of the other classes default to 0.
-  if (family.model_type == "gpt2") {
-    object["embd_pdrop"] = object["resid_pdrop"] = model.dropout;
-    object["attn_pdrop"] = 0.0;
-  } else {
-    object["attention_dropout"] = 0.0;
-  }
+  // GPT-2's class drops 0.1 of everything if these keys are absent.
+  object[std::string(family.attention_dropout)] = 0.0;
+  for (const std::string_view key : family.stream_dropouts) object[std::string(key)] = model.dropout;
   if (!family.window_switch.empty()) object[std::string(family.window_switch)] = false;
   if (family.window && model.sliding_window == 0) object["sliding_window"] = nullptr;
 }

@@ -23,6 +23,13 @@ constexpr HfSpelling kGpt2Spellings[] = {
     {"mlp_bias", ""},
 };
 
+constexpr HfModule kGpt2Modules[] = {
+    {"model.embed_tokens", "wte"},        {"model.embed_positions", "wpe"},      {"model.norm", "ln_f"},
+    {"input_layernorm", "ln_1"},          {"self_attn.q_proj", "attn.c_attn"},   {"self_attn.k_proj", "attn.c_attn"},
+    {"self_attn.v_proj", "attn.c_attn"},  {"self_attn.o_proj", "attn.c_proj"},   {"post_attention_layernorm", "ln_2"},
+};
+constexpr std::string_view kGpt2Dropouts[] = {"embd_pdrop", "resid_pdrop"};
+
 constexpr HfFamily kFamilies[] = {
     {.model_type = "llama", .class_prefix = "Llama"},
     {.model_type = "mistral",
@@ -66,9 +73,12 @@ constexpr HfFamily kFamilies[] = {
      .positions = "learned",
      .always_biased = true,
      .eps = "layer_norm_epsilon",
+     .attention_dropout = "attn_pdrop",
+     .stream_dropouts = kGpt2Dropouts,
      .spellings = kGpt2Spellings,
+     .storage = {.prefix = "transformer.", .layers = "h.", .transposed = true, .modules = kGpt2Modules},
      .defaults = {.max_position_embeddings = 1024,
-                  .widths_of_mlp = 4,
+                  .mlp_width_factor = 4,
                   .eps = 1e-5,
                   .tie_word_embeddings = true}},
     {.model_type = "orthant", .class_prefix = "Orthant", .norm = "", .mlp = "", .window = true},
@@ -101,6 +111,18 @@ const HfFamily* find_family(std::string_view model_type) {
   return found == std::end(kFamilies) ? nullptr : found;
 }
 
+void set_blocks(const HfFamily& family, Architecture& model) {
+  if (family.norm.empty()) return;
+  model.norm = family.norm;
+  model.mlp = family.mlp;
+  model.positions = family.positions;
+  model.qk_norm = family.qk_norm;
+  model.qkv_bias = family.qkv_bias;
+  model.attention_bias = model.mlp_bias = family.always_biased || !family.both_biases.empty();
+  model.tie_word_embeddings = family.defaults.tie_word_embeddings;
+  if (family.spelling("num_key_value_heads").empty()) model.num_key_value_heads = model.num_attention_heads;
+}
+
 std::vector<std::string> family_names() {
   std::vector<std::string> names;
   for (const HfFamily& family : kFamilies) names.emplace_back(family.model_type);
@@ -108,6 +130,8 @@ std::vector<std::string> family_names() {
 }
 
 const HfFamily& family_of(const Architecture& model) {
+  const HfFamily* chosen = find_family(model.architecture);
+  if (chosen != nullptr && expresses(*chosen, model)) return *chosen;
   return *std::ranges::find_if(kFamilies, [&](const HfFamily& family) { return expresses(family, model); });
 }
 

@@ -18,7 +18,7 @@ struct HfDefaults {
   int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   int64_t sliding_window = 0;
-  int64_t widths_of_mlp = 0;  // intermediate_size / hidden_size; 0: the file must have the key
+  int64_t mlp_width_factor = 0;  // intermediate_size / hidden_size; 0: the file must have the key
   double eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
@@ -27,6 +27,20 @@ struct HfDefaults {
 /// A key of Llama's config.json under another name; `own` is empty if the family's files have no such key.
 struct HfSpelling {
   std::string_view key, own;
+};
+
+/// The name of a module in the model and in the family's files.
+struct HfModule {
+  std::string_view ours, theirs;
+};
+
+/// How the family's files store the weights, where that differs from Llama's form. Modules of a block that have the
+/// same name in the files lie side by side in one tensor: the rows of the first, then those of the next.
+struct HfStorage {
+  std::string_view prefix = "";                // of all names but lm_head's; some files omit it
+  std::string_view layers = "model.layers.";   // in front of a layer's number
+  bool transposed = false;                     // the matrices of a block are stored as [in, out]
+  std::span<const HfModule> modules = {};      // the others keep their names
 };
 
 struct HfFamily {
@@ -42,7 +56,10 @@ struct HfFamily {
   std::string_view both_biases = {};            // one key for both biases, in place of two
   std::string_view eps = "rms_norm_eps";
   std::string_view window_switch = {};          // a key that must be true for a window to hold
+  std::string_view attention_dropout = "attention_dropout";  // the key of the dropout of attention probabilities
+  std::span<const std::string_view> stream_dropouts = {};    // the keys that model.dropout stands for
   std::span<const HfSpelling> spellings = {};
+  HfStorage storage = {};
   HfDefaults defaults = {};
 
   /// The name of Llama's key in the family's files; empty if they do not have it.
@@ -52,10 +69,14 @@ struct HfFamily {
 /// Returns the family with this model_type, or nullptr. "orthant" is the family of all models that transformers does
 /// not have: their file states norm, mlp and qk_norm under our own names.
 const HfFamily* find_family(std::string_view model_type);
+/// Sets what the family's class prescribes or has by default for its blocks: norms, MLP, positions, biases, tied
+/// tables, and as many key heads as query heads if the family has no others. "orthant" prescribes nothing.
+void set_blocks(const HfFamily& family, Architecture& model);
 /// Returns the model_type of every family.
 std::vector<std::string> family_names();
 
-/// Returns the family that can express the model: the first of the table, or "orthant".
+/// Returns the family in whose form the model's files are written: model.architecture if that family can express the
+/// model, or else the first of the table that can, or else "orthant".
 const HfFamily& family_of(const Architecture& model);
 
 /// Describes the model by its family and sizes: "llama, 6 layers, hidden 256, 8 heads (4 key-value)". Operations that

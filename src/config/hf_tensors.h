@@ -1,28 +1,29 @@
-// How the files of a Hugging Face family store the parameters: under which names, in which order of dims, and which of
-// them side by side in one tensor.
+// The tensors in the files of a Hugging Face family: under which names they store a model's parameters, in which order
+// of dims, and which of them side by side in one tensor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "config/hf_family.h"
 #include "model/architecture.h"
 
 namespace orthant {
 
-/// The place of a parameter in the files: rows [first_row, first_row + its rows) of a tensor. If `transposed`, the file
-/// stores that tensor with its two dims exchanged, as [in, out].
+/// A tensor in the files. It has the rows of its parameters one after another. If `transposed`, the file stores it with
+/// its two dims exchanged, as [in, out].
 struct HfTensor {
   std::string name;
-  std::string other_name = {};  // under which some files store it; may be empty
-  std::vector<int64_t> shape;   // in the file
+  std::string other_name;  // under which some files store it; may be empty
+  std::vector<int64_t> shape;  // in the file
   bool transposed = false;
-  int64_t first_row = 0;
+  std::vector<size_t> parameters;  // their places in the list of parameters
 };
 
-/// Returns the place of a parameter of the model. All families but GPT-2 use the parameter's own name and shape. GPT-2
-/// stores the matrices of a block as [in, out], and query, key and value projections side by side. Its names begin with
-/// "transformer.", or in older files without.
-HfTensor hf_tensor(const Architecture& model, const ParameterInfo& parameter);
+/// Returns the tensors that store these parameters in files of the family, in the order of the parameters. A parameter
+/// that is a copy of another one is stored in no file.
+std::vector<HfTensor> hf_tensors(const HfFamily& family, const std::vector<ParameterInfo>& parameters);
 
 }  // namespace orthant

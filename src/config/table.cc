@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/text.h"
+#include "config/hf_family.h"
 #include "model/recompute_plan.h"
 #include "parallel/data/zero_plan.h"
 #include "parallel/pipeline/plan.h"
@@ -75,8 +76,9 @@ const Key kTable[] = {
 
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
-  KEY(model, architecture, one_of({"llama", "gpt2"}), "",
-      "kind of transformer: llama has pre-norm blocks with rotary positions; gpt2 is not built yet"),
+  MODEL(architecture, family(), kMayChange, one_of(family_names()), "",
+      "family of Hugging Face models in whose form weights are written, if it has such blocks; if set, also the default "
+      "of the keys norm, qk_norm, mlp, positions, of the biases and of tie_word_embeddings"),
   MODEL(objective, json_if_set("is_causal"), kMustMatch,
       one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
   KEY(model, masked_share, above_to(0, 1), "",

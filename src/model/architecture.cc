@@ -69,6 +69,10 @@ int64_t num_parameters(const Architecture& a) {
   return n;
 }
 
+bool is_ignored_by_softmax(const Architecture& a, const ParameterInfo& parameter) {
+  return !a.rotary() && !a.qk_norm && a.linformer_length == 0 && parameter.name.ends_with("k_proj.bias");
+}
+
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   FlatLayout flat;
   std::vector<std::vector<size_t>> by_group(1);  // weights of each group

@@ -13,6 +13,7 @@ namespace orthant {
 /// lists them with their legal values and their spelling in Hugging Face's config.json. In a run file, a head_dim or
 /// vocab_size of 0 stands for a value that follows from other facts; make_architecture() fills it in.
 struct Architecture {
+  std::string architecture = "llama";  // the family of config/hf_family.h in whose form files are written
   int64_t hidden_size = 256;
   int64_t intermediate_size = 688;
   int64_t num_hidden_layers = 6;
@@ -91,6 +92,9 @@ struct ParameterInfo {
 /// All parameters in the model's order: embedding, blocks, final norm, head (absent when tied).
 std::vector<ParameterInfo> parameter_table(const Architecture& a);
 int64_t num_parameters(const Architecture& a);
+/// True for biases that shift all scores of a softmax row by the same amount, so that their gradient is 0 but for
+/// roundings: those of keys, without rotary positions, norms of heads or Linformer.
+bool is_ignored_by_softmax(const Architecture& a, const ParameterInfo& parameter);
 
 /// Offsets, in elements, of this rank's parameter shards in a flat buffer: group by group, each in the model's order. A
 /// weight is one parameter, or several adjacent ones with the same fused name. Each weight starts at a multiple of

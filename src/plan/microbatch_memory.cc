@@ -37,6 +37,8 @@ MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t seque
   memory.embedding_forward = b.product.embedding.forward, memory.embedding_backward = b.product.embedding.backward;
   // The rows of tokens, and their sum with the vectors of positions.
   if (!plan.architecture.rotary()) memory.embedding_forward = std::max(memory.embedding_forward, 2 * stream);
+  const bool is_changed = !plan.architecture.rotary() || plan.architecture.dropout > 0;
+  if (!plan.vocabulary.empty() && is_changed) memory.embedding_kept = stream;
   memory.loss = b.product.loss;
   memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   return memory;
@@ -59,6 +61,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   const bool is_empty = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
   bytes.sends_input = is_empty;
   bytes.kept = is_empty ? m.boundary : (stage.continues ? 0 : m.batch) + blocks + head;
+  if (stage.first) bytes.kept += m.embedding_kept;
   bytes.for_weights = for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;

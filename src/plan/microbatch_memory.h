@@ -24,6 +24,9 @@ struct MicrobatchMemory {
   /// Peaks in the embedding's passes, in addition to everything kept and to `batch`: at that time no block of this
   /// microbatch keeps anything. The gradient that the backward reads comes on top.
   int64_t embedding_forward = 0, embedding_backward = 0;
+  /// The embedding's rows, which the first stage keeps until backward if the vocabulary is sharded and the first block
+  /// reads another tensor: their sum with learned positions, or what dropout makes of them.
+  int64_t embedding_kept = 0;
 
   const BlockMemory& block(int64_t layer) const { return recompute.applies_to(layer) ? recomputing : keeping; }
   auto operator<=>(const MicrobatchMemory&) const = default;

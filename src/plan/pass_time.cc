@@ -25,7 +25,7 @@ bool moves_in_panels(const Messages& messages) { return messages.what == "activa
 // The time of the software around one message.
 double call_seconds(const Hardware& hardware, const Mesh& mesh) {
   const StepTable& step = hardware.step;
-  return step.call_seconds + (turns_on_cores(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
+  return step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, 
                                     static_cast<double>(bytes) / count);
 }
 
-double turns_on_cores(const Hardware& hardware, const Mesh& mesh) {
+double ranks_per_core(const Hardware& hardware, const Mesh& mesh) {
   const DeviceTable& device = hardware.device;
   if (device.shared_cores == 0) return 1;
   const auto ranks = static_cast<double>(std::min<int64_t>(mesh.size(), device.per_host));

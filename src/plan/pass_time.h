@@ -89,7 +89,7 @@ class PassTimer {
 Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stages);
 
 /// The number of ranks of a host for each of its cores, if they share them; at least 1.
-double turns_on_cores(const Hardware& hardware, const Mesh& mesh);
+double ranks_per_core(const Hardware& hardware, const Mesh& mesh);
 /// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);
 /// Seconds of `calls` calls of a collective that together send `bytes` from the rank.

@@ -94,7 +94,7 @@ Plan make_generation_plan(Plan plan);
 /// Plans the run; a pure function of config and facts. tensor_parallel_kind must not be "auto", which advised_plan()
 /// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
-/// The same if the planned step takes less than `seconds`. Otherwise nothing, and memory and messages are not counted.
+/// Returns the same plan if its step takes less than `seconds`, or else nothing, without planning memory and messages.
 /// Requires facts.hardware unless `seconds` is infinite.
 std::optional<Plan> make_plan_below(const Config& config, const RunFacts& facts, double seconds);
 

@@ -182,7 +182,7 @@ void share_cores(const ParameterPlacement& plan, const Timeline& timeline, doubl
     whole = std::max(whole, seconds_until(timeline.makespan));
   }
   // The factor of work that all ranks do at the same time.
-  const double factor = turns_on_cores(*plan.facts.hardware, plan.mesh), of_messages = crosses_hosts ? 1 : factor;
+  const double factor = ranks_per_core(*plan.facts.hardware, plan.mesh), of_messages = crosses_hosts ? 1 : factor;
   time.sharing = until_last_pass - last_pass;
   const double after_row = time.reductions - (timeline.makespan - last_pass);
   time.reductions = std::max(0.0, whole - until_last_pass) + of_messages * after_row;
@@ -271,7 +271,7 @@ double model_flops_utilization(const Sharding& sharding, double step_seconds, bo
       training_flops_per_token(a, sharding.config.training.seq_len) * static_cast<double>(sharding.tokens_per_step());
   const Hardware& hardware = *sharding.facts.hardware;
   const double peak = peak_flop_per_s(hardware, sharding.config.training.dtype);
-  return flops / (step_seconds * peak * sharding.mesh.size() / turns_on_cores(hardware, sharding.mesh));
+  return flops / (step_seconds * peak * sharding.mesh.size() / ranks_per_core(hardware, sharding.mesh));
 }
 
 }  // namespace orthant

@@ -26,7 +26,8 @@ void refuse_other_model(const Architecture& saved, const Architecture& requested
   static_cast<Architecture&>(of_run.model) = requested;
   for (const Key* key : model_keys()) {
     const std::string value = value_text(*key, of_checkpoint);
-    if (!key->must_match_on_resume || value == value_text(*key, of_run)) continue;
+    const bool is_shape = key->name == "max_position_embeddings" && !saved.rotary();  // rows of learned positions
+    if (!(key->must_match_on_resume || is_shape) || value == value_text(*key, of_run)) continue;
     throw ConfigError(fmt::format("{} differs from the checkpoint {}, which has {}; set it to that, or choose another "
                                   "job.dump_folder", c.locate(key->full_name()), directory, value));
   }

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace orthant {
@@ -63,31 +64,47 @@ struct StoredTensors {
   bool has(const ParameterInfo& parameter) const { return state == nullptr || state->has(parameter); }
 };
 
-// The name under which the set has the tensor; the usual one if it has none.
-const std::string& name_in(const TensorSet& set, const HfTensor& tensor) {
-  return !set.contains(tensor.name) && set.contains(tensor.other_name) ? tensor.other_name : tensor.name;
-}
-
-// The parameter in the files of a Hugging Face directory, as a view.
-at::Tensor stored_parameter(const TensorSet& set, const Architecture& model, const ParameterInfo& parameter,
-                            const std::string& directory) {
-  ParameterInfo original = parameter;
-  original.name = parameter.global_name();
-  const HfTensor place = hf_tensor(model, original);
-  const at::Tensor tensor = stored(set, name_in(set, place), directory);
-  return (place.transposed ? tensor.t() : tensor).narrow(0, place.first_row, parameter.shape[0]);
-}
-
-// The tensors that a Hugging Face directory with this model must have.
-std::vector<ExpectedTensor> wanted_files(const TensorSet& set, const Architecture& model, const Weights& weights) {
-  std::vector<ExpectedTensor> want;
-  for (const ParameterInfo& parameter : weights.parameters()) {
-    if (!parameter.copy_of.empty()) continue;
-    const HfTensor place = hf_tensor(model, parameter);
-    if (want.empty() || want.back().name != name_in(set, place)) want.push_back({name_in(set, place), place.shape});
+// The parameters of a model in the files of a Hugging Face directory of some family.
+class HfFiles {
+ public:
+  HfFiles(const TensorSet& set, const std::string& directory, const HfFamily& family,
+          const std::vector<ParameterInfo>& parameters)
+      : set_(set), directory_(directory), parameters_(parameters), tensors_(hf_tensors(family, parameters)) {
+    for (HfTensor& tensor : tensors_) {
+      if (!set.contains(tensor.name) && set.contains(tensor.other_name)) tensor.name = tensor.other_name;
+      int64_t first_row = 0;
+      for (const size_t p : tensor.parameters) {
+        places_[parameters[p].name] = {&tensor, first_row};
+        first_row += parameters[p].shape[0];
+      }
+    }
   }
-  return want;
-}
+
+  /// Throws DataError if tensors are missing, unexpected or of another shape.
+  void check(std::span<const std::string> optional = {}) const {
+    std::vector<ExpectedTensor> want;
+    for (const HfTensor& tensor : tensors_) want.push_back({tensor.name, tensor.shape});
+    check_tensors(set_, want, directory_, optional);
+  }
+
+  /// A view of the unsharded parameter.
+  at::Tensor parameter(size_t p) const {
+    const auto& [tensor, first_row] = places_.at(parameters_[p].global_name());
+    const at::Tensor whole = stored(set_, tensor->name, directory_);
+    return (tensor->transposed ? whole.t() : whole).narrow(0, first_row, parameters_[p].shape[0]);
+  }
+
+ private:
+  struct Place {
+    const HfTensor* tensor;
+    int64_t first_row;
+  };
+  const TensorSet& set_;
+  const std::string& directory_;
+  const std::vector<ParameterInfo>& parameters_;
+  std::vector<HfTensor> tensors_;
+  std::map<std::string, Place> places_;
+};
 
 std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredTensors& tensors) {
   std::vector<ExpectedTensor> want;
@@ -125,32 +142,20 @@ class Collection {
   }
 
   /// On rank 0: the tensors of a Hugging Face directory, each gathered when it is written.
-  std::vector<TensorBytes> files(const Architecture& model) {
-    struct Group {
-      HfTensor place;
-      std::vector<int64_t> parameters;  // side by side in the tensor
-    };
-    std::vector<Group> groups;
-    const auto& parameters = session_.weights().parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i].copy_of.empty()) continue;
-      HfTensor place = hf_tensor(model, parameters[i]);
-      if (groups.empty() || groups.back().place.name != place.name) groups.push_back({std::move(place), {}});
-      groups.back().parameters.push_back(static_cast<int64_t>(i));
-    }
+  std::vector<TensorBytes> files(const HfFamily& family) {
     std::vector<TensorBytes> tensors;
-    for (const Group& group : groups) {
-      tensors.push_back({.name = group.place.name,
+    for (HfTensor& tensor : hf_tensors(family, session_.weights().parameters())) {
+      tensors.push_back({.name = tensor.name,
                          .dtype = dtype_of(stored_.front().dtype),
-                         .shape = group.place.shape,
-                         .make = [this, group] {
+                         .shape = tensor.shape,
+                         .make = [this, parameters = tensor.parameters, transposed = tensor.transposed] {
                            whole_.reset();
                            std::vector<at::Tensor> parts;
-                           for (const int64_t i : group.parameters) {
-                             parts.push_back(gathered(session_.broadcast_from_main(i)));
+                           for (const size_t p : parameters) {
+                             parts.push_back(gathered(session_.broadcast_from_main(static_cast<int64_t>(p))));
                            }
                            whole_ = parts.size() == 1 ? parts.front() : at::cat(parts);
-                           if (group.place.transposed) whole_ = whole_.t().contiguous();
+                           if (transposed) whole_ = whole_.t().contiguous();
                            return bytes_of(whole_);
                          }});
     }
@@ -212,7 +217,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
     return checkpoints + "/" + step_name(state.step);
   }
   CheckpointContent content;
-  content.weights = collection.files(plan.architecture);
+  content.weights = collection.files(family_of(plan.architecture));
   for (size_t kind = 1; kind < collection.kinds(); ++kind) {
     std::ranges::move(collection.tensors(kind), std::back_inserter(content.optimizer));
   }
@@ -245,30 +250,29 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   return saved;
 }
 
-void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights) {
+void load_weights(const std::string& directory, Weights& weights) {
   const TensorSet set = open_hf_weights(directory);
-  const std::vector<std::string> optional =
-      architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-  check_tensors(set, wanted_files(set, architecture, weights), directory, optional);
-  const ParameterInfo table = parameter_table(architecture).front();
-  if (!optional.empty() && set.contains("lm_head.weight") &&
-      !stored(set, "lm_head.weight", directory).equal(stored_parameter(set, architecture, table, directory))) {
+  const std::vector<ParameterInfo>& parameters = weights.parameters();
+  const HfFiles files(set, directory, *find_family(read_hf_config(directory).model.architecture), parameters);
+  const std::string head = "lm_head.weight";
+  const bool is_tied = std::ranges::find(parameters, head, &ParameterInfo::global_name) == parameters.end();
+  const std::vector<std::string> optional = is_tied ? std::vector<std::string>{head} : std::vector<std::string>{};
+  files.check(optional);
+  if (is_tied && set.contains(head) && !stored(set, head, directory).equal(files.parameter(0))) {
     throw DataError(
         fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from the embedding's weights; "
                     "set it to false in config.json",
                     directory));
   }
   std::vector<at::Tensor> shards;
-  for (const ParameterInfo& parameter : weights.parameters()) {
-    shards.push_back(shard_of(parameter, stored_parameter(set, architecture, parameter, directory)));
-  }
-  for (size_t i = 0; i < shards.size(); ++i) weights.set(i, shards[i]);
+  for (size_t p = 0; p < parameters.size(); ++p) shards.push_back(shard_of(parameters[p], files.parameter(p)));
+  for (size_t p = 0; p < shards.size(); ++p) weights.set(p, shards[p]);
 }
 
 void load_first_weights(const Plan& plan, Weights& weights) {
   const Config& config = plan.config;
   if (!config.model.from.empty() && !config.training.seed_weights) {
-    load_weights(config.model.from, plan.architecture, weights);
+    load_weights(config.model.from, weights);
   } else {
     weights.initialize(static_cast<uint64_t>(config.training.seed));
   }
@@ -283,7 +287,9 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (const StoredTensors& stored : optimizer_tensors(session)) {
     std::ranges::move(wanted(weights, stored), std::back_inserter(want));
   }
-  check_tensors(checkpoint.weights, wanted_files(checkpoint.weights, plan.architecture, weights), directory);
+  const HfFiles files(checkpoint.weights, directory, *find_family(checkpoint.hf_config.model.architecture),
+                      weights.parameters());
+  files.check();
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
   // All tensors are looked up, and may be refused, before the first is copied.
@@ -300,7 +306,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
     const auto value_shard = [&] {
-      return shard_of(parameter, stored_parameter(checkpoint.weights, plan.architecture, parameter, directory));
+      return shard_of(parameter, files.parameter(i));
     };
     masters.push_back(keeps_masters(weights) ? optimizer_shard(kMasterPrefix, parameter) : value_shard());
     for (const Optimizer::State& tensor : session.optimizer().state()) {

@@ -30,8 +30,8 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify);
 
-/// Loads only weights, from a Hugging Face directory, into masters and working values.
-void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights);
+/// Loads only weights, from a Hugging Face directory in the form of its own family, into masters and working values.
+void load_weights(const std::string& directory, Weights& weights);
 
 /// Sets the weights before step 1. They come from model.from if that is set and training.seed_weights is false;
 /// otherwise they are drawn from the seed.

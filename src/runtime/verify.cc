@@ -253,7 +253,7 @@ class ComparedRank {
   // Without rotary positions, the gradient of a key's bias is 0 but for roundings, and so are its updates. In place of
   // the bias, the weights of a column of its matrix are then the scale of errors.
   double least_weight(const at::Tensor& of_oracle, size_t p) const {
-    const bool is_zero = !plan_.architecture.rotary() && parameters()[p].name.ends_with("k_proj.bias");
+    const bool is_zero = is_ignored_by_softmax(plan_.architecture, parameters()[p]);
     return is_zero ? least_gradient(oracle_, of_oracle, parameters(), p) : 0;
   }
 

@@ -1,6 +1,7 @@
 // The files of GPT-2: its config.json has keys of its own, and its weights are stored in another form than Llama's.
 #include <nlohmann/json.hpp>
 
+#include "config/from_config.h"
 #include "config/hf_config.h"
 #include "config/hf_family.h"
 #include "config/hf_tensors.h"
@@ -71,22 +72,61 @@ TEST(HfGpt2, IsOnlyForModelsThatItsClassExpresses) {
 
 // Query, key and value of GPT-2 are parts of one tensor, whose dims are exchanged.
 TEST(HfGpt2, StoresWeightsInItsOwnForm) {
-  Architecture model = parse(hub()).model;
-  std::map<std::string, HfTensor> places;
-  for (const ParameterInfo& parameter : parameter_table(model)) places[parameter.name] = hf_tensor(model, parameter);
-  const HfTensor& key = places.at("model.layers.1.self_attn.k_proj.weight");
-  EXPECT_EQ(key.name, "transformer.h.1.attn.c_attn.weight");
-  EXPECT_EQ(key.other_name, "h.1.attn.c_attn.weight");
-  EXPECT_EQ(key.shape, (std::vector<int64_t>{48, 144}));
-  EXPECT_TRUE(key.transposed);
-  EXPECT_EQ(key.first_row, 48);
-  EXPECT_EQ(places.at("model.layers.1.self_attn.v_proj.bias").first_row, 96);
-  EXPECT_EQ(places.at("model.layers.0.mlp.c_proj.weight").shape, (std::vector<int64_t>{192, 48}));
-  EXPECT_EQ(places.at("model.embed_positions.weight").name, "transformer.wpe.weight");
-  EXPECT_FALSE(places.at("model.embed_positions.weight").transposed);
-  EXPECT_EQ(places.at("model.norm.bias").name, "transformer.ln_f.bias");
-  model.mlp_bias = false;  // no longer GPT-2
-  EXPECT_EQ(hf_tensor(model, parameter_table(model).front()).name, "model.embed_tokens.weight");
+  const Architecture model = parse(hub()).model;
+  const std::vector<ParameterInfo> parameters = parameter_table(model);
+  std::map<std::string, HfTensor> tensors;
+  for (const HfTensor& tensor : hf_tensors(*find_family("gpt2"), parameters)) tensors[tensor.name] = tensor;
+  EXPECT_EQ(tensors.size(), 2u + 3 * 12 + 2);
+  const HfTensor& joint = tensors.at("transformer.h.1.attn.c_attn.weight");
+  EXPECT_EQ(joint.other_name, "h.1.attn.c_attn.weight");
+  EXPECT_EQ(joint.shape, (std::vector<int64_t>{48, 144}));
+  EXPECT_TRUE(joint.transposed);
+  std::vector<std::string> parts;
+  for (const size_t p : joint.parameters) parts.push_back(parameters[p].name);
+  const std::string attention = "model.layers.1.self_attn.";
+  EXPECT_EQ(parts, (std::vector<std::string>{attention + "q_proj.weight", attention + "k_proj.weight",
+                                             attention + "v_proj.weight"}));
+  EXPECT_EQ(tensors.at("transformer.h.1.attn.c_attn.bias").shape, std::vector<int64_t>{144});
+  EXPECT_EQ(tensors.at("transformer.h.0.mlp.c_proj.weight").shape, (std::vector<int64_t>{192, 48}));
+  EXPECT_FALSE(tensors.at("transformer.wpe.weight").transposed);
+  EXPECT_TRUE(tensors.contains("transformer.ln_f.bias"));
+  EXPECT_EQ(hf_tensors(*find_family("llama"), parameters).front().name, "model.embed_tokens.weight");
+}
+
+// The class of GPT-2 in transformers ignores keys that it does not have.
+TEST(HfGpt2, RefusesWhatItsClassIgnores) {
+  const std::vector<std::pair<const char*, Json>> keys = {
+      {"is_causal", false}, {"final_logit_softcapping", 30.0}, {"linformer_length", 8}};
+  for (const auto& [key, value] : keys) {
+    Json object = hub();
+    object[key] = value;
+    expect_pieces(refusal(object), {"model_type", "must be \"orthant\"", "gpt2"});
+  }
+}
+
+TEST(HfGpt2, MayHaveHeadsOfAnOddNumberOfElements) {
+  Json object = hub();
+  object["n_embd"] = 36;
+  EXPECT_EQ(parse(object).model.head_dim, 9);
+  object["n_head"] = 72;
+  expect_pieces(refusal(object), {"n_head = 72 must divide n_embd"});
+}
+
+// In a run file, the family's name stands for its blocks.
+TEST(HfGpt2, TheNameOfAFamilyGivesItsBlocks) {
+  const auto model_of = [](const std::vector<std::string>& overrides) {
+    return make_architecture(parse_config("", "a.toml", overrides), 256);
+  };
+  const Architecture gpt2 = model_of({"model.architecture=gpt2"});
+  EXPECT_EQ(gpt2.positions + " " + gpt2.norm + " " + gpt2.mlp, "learned layer_norm gelu_tanh");
+  EXPECT_EQ(gpt2.num_key_value_heads, gpt2.num_attention_heads);
+  EXPECT_TRUE(gpt2.attention_bias && gpt2.mlp_bias && gpt2.tie_word_embeddings);
+  EXPECT_EQ(family_of(gpt2).model_type, "gpt2");
+  const Architecture untied = model_of({"model.architecture=gpt2", "model.tie_word_embeddings=false"});
+  EXPECT_FALSE(untied.tie_word_embeddings);
+  EXPECT_EQ(untied.positions, "learned");
+  EXPECT_TRUE(model_of({"model.architecture=qwen3"}).qk_norm);
+  EXPECT_EQ(model_of({"model.architecture=llama"}), model_of({}));
 }
 
 }  // namespace

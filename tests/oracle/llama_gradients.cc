@@ -61,7 +61,7 @@ void run(const std::vector<std::string>& arguments) {
   const std::string& directory = arguments[0];
   const Architecture architecture = read_hf_config(directory).model;
   Weights weights(parameter_table(architecture), scalar_type(arguments[4]));
-  load_weights(directory, architecture, weights);
+  load_weights(directory, weights);
   const Transformer model(architecture, weights, arguments[3] == "plain" ? plain_primitives() : fused_primitives(), {});
   const Microbatch batch = read_batch(arguments[1]);
 

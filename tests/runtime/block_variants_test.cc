@@ -19,10 +19,8 @@ struct Variant {
 };
 std::vector<Variant> variants() {
   return {{"head norms", {"model.qk_norm=true"}},
-          {"learned positions", {"model.positions=learned"}},
-          {"GPT-2",  // with its own form of stored weights
-           {"model.positions=learned", "model.norm=layer_norm", "model.mlp=gelu_tanh", "model.attention_bias=true",
-            "model.mlp_bias=true", "model.num_key_value_heads=4"}},
+          {"learned positions", {"model.positions=learned", "model.head_dim=5"}},
+          {"GPT-2", {"model.architecture=gpt2", "model.num_key_value_heads=4"}},  // with its own form of stored weights
           {"layer norm", {"model.norm=layer_norm"}},
           {"GELU", {"model.mlp=gelu_tanh", "model.mlp_bias=true", "model.intermediate_size=50"}}};
 }

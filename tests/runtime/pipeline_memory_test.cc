@@ -157,6 +157,7 @@ SWEEP_TEST(PipelineMemory, BesideTheRest) {
       {"tied, zb_v", 2, pipeline("zb_v", 2, {kTied})},
       {"dropout", 2, pipeline("1f1b", 2, {kDropout})},
       {"dropout, split", 2, pipeline("zb_h1", 2, {kDropout})},
+      {"learned positions, split", 2, pipeline("zb_h1", 2, {"model.positions=learned"})},
       {"uneven layers", 3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,1,2"})},
       {"uneven layers, split", 3, pipeline("zb_h1", 3, {p + "pipeline_parallel_layers=1,5,2"})},
       {"uneven batch, interleaved", 2, pipeline("interleaved_1f1b", 2, {"training.global_batch_size=7"})},
@@ -171,7 +172,8 @@ SWEEP_TEST(PipelineMemory, BesideTheRest) {
 SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
   const std::string p = "parallelism.", order = p + "vocabulary_parallel=", kLarge = "model.vocab_size=8003";
   const std::string kHalf = "training.dtype=bfloat16", kCapped = "model.final_logit_softcapping=30";
-  const std::string kSmoothed = "training.label_smoothing=0.1";
+  const std::string kSmoothed = "training.label_smoothing=0.1", kDropout = "model.dropout=0.1";
+  const std::string kLearned = "model.positions=learned", kFull = "activation_checkpoint.mode=full";
   struct Case {
     int ranks;
     Words words;
@@ -193,6 +195,10 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
       {4, pipeline("zb_v", 4, {order + "algorithm_1", kLarge, kCapped, kSmoothed})},
       {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed, kHalf})},
       {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
+      {4, pipeline("zb_v", 4, {order + "algorithm_2", kLearned, kDropout})},
+      // Blocks that recompute keep so little that the embedding of each microbatch is seen.
+      {4, pipeline("1f1b", 4, {order + "algorithm_2", kFull, kDropout})},
+      {4, pipeline("zb_h1", 4, {order + "algorithm_1", kFull, kLearned})},
       {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}};
   for (const Case& c : sweep.of(cases, 6)) {
     std::string name;

@@ -3,6 +3,7 @@
 #include "runtime/snapshot.h"
 
 #include "base/errors.h"
+#include "config/hf_family.h"
 #include "runtime/resume_check.h"
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
@@ -144,6 +145,40 @@ TEST(Resume, IgnoresRopeFactorsThatTheTypeDoesNotUse) {
   EXPECT_NO_THROW(train_ranks(plan, run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)}));
 }
 
+// YaRN's default factor of rotated queries and keys is saved as a number.
+TEST(Resume, AcceptsTheDefaultFactorOfYarn) {
+  const std::vector<std::string> yarn = {"model.rope_scaling_type=yarn", "model.rope_scaling_factor=4",
+                                         "model.rope_scaling_original_max_position_embeddings=8"};
+  const TinyRun run(yarn);
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  EXPECT_EQ(read_hf_config(checkpoint_of(plan, 1)).model, plan.architecture);
+  EXPECT_NO_THROW(train_ranks(plan, run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] {
+                     train_ranks(run.plan(1, {"model.rope_scaling_attention_factor=2"}), run.data(),
+                                 {.steps = 2, .resume_from = checkpoint_of(plan, 1)});
+                   }),
+                   {"model.rope_scaling_attention_factor = 2", "which has 1.13"}));
+}
+
+// The longest sequence may change, unless each position has a learned vector.
+TEST(Resume, KeepsTheNumberOfLearnedPositions) {
+  for (const bool learned : {false, true}) {
+    const TinyRun run({fmt::format("model.positions={}", learned ? "learned" : "rotary")});
+    const Plan plan = run.plan(1);
+    train_ranks(plan, run.data(), {.steps = 1, .save = true});
+    const std::string message = message_of<ConfigError>([&] {
+      train_ranks(run.plan(1, {"model.max_position_embeddings=48"}), run.data(),
+                  {.steps = 2, .resume_from = checkpoint_of(plan, 1)});
+    });
+    if (learned) {
+      EXPECT_TRUE(says(message, {"model.max_position_embeddings = 48", "which has"}));
+    } else {
+      EXPECT_EQ(message, "");
+    }
+  }
+}
+
 // The message of resuming the checkpoint with the data of another run file.
 std::string resumed_with(const TinyRun& run, const std::string& checkpoint) {
   return message_of<Error>([&] { train_ranks(run.plan(1), run.data(), {.steps = 2, .resume_from = checkpoint}); });
@@ -221,8 +256,28 @@ TEST(Weights, FromACheckpointAloneAreTheRunsWeights) {
   const Plan plan = run.plan(2);
   const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .save = true});
   Weights weights(plan.parameters, at::kFloat);
-  load_weights(checkpoint_of(plan, 2), plan.architecture, weights);
+  load_weights(checkpoint_of(plan, 2), weights);
   EXPECT_TRUE(weights.masters().equal(ranks[1].last().weights));
+}
+
+// The form of stored weights is that of the directory's family, whatever model reads them.
+TEST(Weights, OfGpt2AreReadByModelsThatItsClassCannotExpress) {
+  const std::string kHeads = "model.num_key_value_heads=4";
+  const TinyRun run({"training.dtype=float32", "model.architecture=gpt2", kHeads, "model.vocab_size=258"});
+  const Plan plan = run.plan(2);
+  const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .save = true});
+  EXPECT_EQ(read_hf_config(checkpoint_of(plan, 2)).model.architecture, "gpt2");
+  for (const char* more :
+       {"model.sliding_window=4", "model.objective=masked", "model.final_logit_softcapping=30"}) {
+    const TinyRun other({"training.dtype=float32", "model.architecture=gpt2", kHeads, "model.vocab_size=258", more});
+    const Plan other_plan = other.plan(1);
+    EXPECT_EQ(family_of(other_plan.architecture).model_type, "orthant");
+    Weights weights(other_plan.parameters, at::kFloat);
+    load_weights(checkpoint_of(plan, 2), weights);
+    EXPECT_TRUE(weights.masters().equal(ranks[0].last().weights)) << more;
+    train_ranks(other_plan, other.data(), {.steps = 1, .save = true});
+    EXPECT_EQ(read_hf_config(checkpoint_of(other_plan, 1)).model.architecture, "orthant");
+  }
 }
 
 }  // namespace

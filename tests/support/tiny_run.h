@@ -254,7 +254,7 @@ inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, cons
     const auto w = static_cast<size_t>(std::find_if(whole.begin(), whole.end(), named) - whole.begin());
     const at::Tensor of = want.narrow(0, all.parameter_offsets[w], whole[w].size()).view(whole[w].shape);
     double error = relative_error(part, shard_of(held[p], of));
-    if (!plan.architecture.rotary() && held[p].name.ends_with("k_proj.bias")) {
+    if (is_ignored_by_softmax(plan.architecture, held[p])) {
       const size_t m = w - 3;  // of the key's matrix: three matrices come before their biases
       ORTHANT_CHECK(whole[m].name.ends_with("k_proj.weight"), whole[m].name);
       const double matrix = want.narrow(0, all.parameter_offsets[m], whole[m].size()).norm().item<double>();

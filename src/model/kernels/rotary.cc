@@ -123,9 +123,9 @@ namespace {
 
 template <class T>
 void check_rotary(const RotaryShape& shape, const RotaryTables<T>& tables) {
-  ORTHANT_CHECK(shape.head_dim % 2 == 0, shape.head_dim);
   ORTHANT_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, shape.heads, shape.kv_heads);
   if (!tables.cos) return;
+  ORTHANT_CHECK(shape.head_dim % 2 == 0, shape.head_dim);
   const int64_t count = tables.positions_per_batch ? shape.batch * shape.tokens : shape.tokens;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = tables.positions[i];

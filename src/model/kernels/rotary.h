@@ -12,7 +12,7 @@ struct RotaryShape {
   int64_t tokens;    // T
   int64_t heads;     // H
   int64_t kv_heads;  // Hk; must divide H
-  int64_t head_dim;  // D, even
+  int64_t head_dim;  // D; even if heads are rotated
 };
 
 /// The rotation angles. Element k is paired with element k + D/2 (the half-split convention of Hugging Face's LLaMA).
