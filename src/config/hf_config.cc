@@ -243,15 +243,6 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
   model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), model.mlp_bias);
 }
 
-// transformers selects the class by model_type, so it would ignore what the class does not have.
-void refuse_what_the_class_ignores(Fields& fields, const HfFamily& family, const Architecture& model) {
-  if (&family_of(model) == &family) return;
-  fields.refuse("model_type",
-                fmt::format("must be \"orthant\" with the other settings of this file, because the class of \"{}\" in "
-                            "transformers has no is_causal = false, final_logit_softcapping or Linformer",
-                            family.model_type));
-}
-
 std::string read_dtype(Fields& fields) {
   const auto v5 = fields.text("dtype");
   const auto v4 = fields.text("torch_dtype");
@@ -383,7 +374,6 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.torch_dtype = read_dtype(fields);
   fields.find("architectures");
   config.other_keys = fields.rest().dump();
-  refuse_what_the_class_ignores(fields, family, model);
   return config;
 }
 

@@ -93,17 +93,6 @@ TEST(HfGpt2, StoresWeightsInItsOwnForm) {
   EXPECT_EQ(hf_tensors(*find_family("llama"), parameters).front().name, "model.embed_tokens.weight");
 }
 
-// The class of GPT-2 in transformers ignores keys that it does not have.
-TEST(HfGpt2, RefusesWhatItsClassIgnores) {
-  const std::vector<std::pair<const char*, Json>> keys = {
-      {"is_causal", false}, {"final_logit_softcapping", 30.0}, {"linformer_length", 8}};
-  for (const auto& [key, value] : keys) {
-    Json object = hub();
-    object[key] = value;
-    expect_pieces(refusal(object), {"model_type", "must be \"orthant\"", "gpt2"});
-  }
-}
-
 TEST(HfGpt2, MayHaveHeadsOfAnOddNumberOfElements) {
   Json object = hub();
   object["n_embd"] = 36;

@@ -257,6 +257,21 @@ def swap_gate_and_up_biases(tensors, config):
     tensors[gate], tensors[up] = tensors[up].clone(), tensors[gate].clone()
 
 
+def swap_queries_and_keys_of_gpt2(tensors, config):
+    joint = tensors["transformer.h.1.attn.c_attn.weight"]  # [in, out]: the columns of queries, keys and values
+    width = joint.shape[0]
+    joint[:, :2 * width] = torch.cat((joint[:, width:2 * width], joint[:, :width]), dim=1)
+
+
+def exchange_input_and_output_of_gpt2(tensors, config):
+    square = "transformer.h.1.attn.c_proj.weight"
+    tensors[square] = tensors[square].t().contiguous()
+
+
+def shift_positions_of_gpt2(tensors, config):
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].roll(1, 0)
+
+
 def other_rope_base(tensors, config):
     for place in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
         if "rope_theta" in place:
@@ -277,18 +292,22 @@ def interleaved_rotation(tensors, config):
 
 def fail_when_planted(build, scratch):
     """The negative controls: each planted mistake must exceed the bound of the logits and of a gradient."""
-    model = hugging_face_model(dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True,
-                                    final_logit_softcapping=2.0), seed=50)
-    directory = scratch / "control"
-    model.save_pretrained(directory)
-    tokens, labels = random_batch(model.config, seed=51)
-    want = theirs(model, tokens, labels)
-    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases, no_cap):
-        wrong = planted(directory, scratch, change)
-        problems, worst = differences(ours(build, wrong, tokens, labels, "fused", scratch), want, model.config)
-        seen = {problem.split()[0].split(".")[0] for problem in problems}
-        assert {"logits", "gradient"} <= seen, f"{change.__name__} was not noticed: {problems}"
-        print(f"negative control {change.__name__}: seen, worst relative error {worst:.2g}")
+    llama = dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True, final_logit_softcapping=2.0)
+    of_llama = (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases, no_cap)
+    of_gpt2 = (swap_queries_and_keys_of_gpt2, exchange_input_and_output_of_gpt2, shift_positions_of_gpt2)
+    for options, changes in ((llama, of_llama), (dict(family="GPT2"), of_gpt2)):
+        model = hugging_face_model(options, seed=50)
+        directory = scratch / "control"
+        shutil.rmtree(directory, ignore_errors=True)
+        model.save_pretrained(directory)
+        tokens, labels = random_batch(model.config, seed=51)
+        want = theirs(model, tokens, labels)
+        for change in changes:
+            wrong = planted(directory, scratch, change)
+            problems, worst = differences(ours(build, wrong, tokens, labels, "fused", scratch), want, model.config)
+            seen = {problem.split()[0].split(".")[0] for problem in problems}
+            assert {"logits", "gradient"} <= seen, f"{change.__name__} was not noticed: {problems}"
+            print(f"negative control {change.__name__}: seen, worst relative error {worst:.2g}")
 
 
 def our_checkpoint_over_there(build, scratch):
@@ -301,9 +320,7 @@ def our_checkpoint_over_there(build, scratch):
             ("Qwen3", "float32", ["--model.qk_norm"]),
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
                                        "--model.mlp_bias"]),
-            ("GPT2", "float32", ["model.positions=learned", "model.norm=layer_norm", "model.mlp=gelu_tanh",
-                                 "--model.attention_bias", "--model.mlp_bias", "--model.tie_word_embeddings",
-                                 "model.num_key_value_heads=4", "model.num_attention_heads=4"])):
+            ("GPT2", "float32", ["model.architecture=gpt2"])):
         folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

@@ -53,6 +53,7 @@ TEST(TensorSample, IsOneRanks) {
   expect_one_ranks_text(model("training.dtype=float32"), many(), sample_text, false);
   expect_one_ranks_text(model("model.tie_word_embeddings=true"), kFew, sample_text, false);
   expect_one_ranks_text(model("model.sliding_window=5"), kFew, sample_text, false);
+  expect_one_ranks_text(model("model.positions=learned"), many(), sample_text, false);
 }
 
 TEST(TensorSample, OfMaskedWordsIsOneRanks) {
@@ -71,7 +72,8 @@ std::vector<TensorCut> stages() {
 
 TEST(PipelineSample, IsOneRanks) {
   const Words four = {kBatch[0], "model.num_hidden_layers=4", "model.max_position_embeddings=48"};
-  for (const Words& more : {Words{"training.dtype=float32"}, {"model.tie_word_embeddings=true"}}) {
+  for (const Words& more :
+       {Words{"training.dtype=float32"}, {"model.tie_word_embeddings=true"}, {"model.positions=learned"}}) {
     Words words = four;
     words.insert(words.end(), more.begin(), more.end());
     expect_one_ranks_text(TinyRun(words), stages(), sample_text, false);
@@ -86,13 +88,15 @@ TEST(VocabularySample, IsOneRanks) {
                                        {4, cut("algorithm_1", "zb_h1", 2, {kWithRing})},
                                        {2, cut("interlaced", "1f1b", 2)}};
   const Words eight = {kBatch[0], kDeep[0], kDeep[1], "model.vocab_size=301"};
-  const auto model = [&](const std::string& more) {
+  const std::string kTied = "model.tie_word_embeddings=true";
+  const auto model = [&](const Words& more) {
     Words words = eight;
-    words.push_back(more);
+    words.insert(words.end(), more.begin(), more.end());
     return TinyRun(words);
   };
-  expect_one_ranks_text(model("model.tie_word_embeddings=true"), cuts, sample_text, false);
-  expect_one_ranks_text(model("model.objective=masked"), cuts, filled_text, true);
+  expect_one_ranks_text(model({kTied}), cuts, sample_text, false);
+  expect_one_ranks_text(model({kTied, "model.positions=learned"}), cuts, sample_text, false);
+  expect_one_ranks_text(model({"model.objective=masked"}), cuts, filled_text, true);
 }
 
 TEST(PipelineSample, OfMaskedWordsIsOneRanks) {

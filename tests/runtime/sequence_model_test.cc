@@ -233,10 +233,15 @@ TEST(SequenceModel, DropoutIsThatOfOneDevice) {
   }
 }
 
-// Ring Self-Attention, check 10, for rotary positions (there is no learned table): the positions of each rank are
-// global.
-TEST(SequenceModel, PositionsAreGlobal) {
-  const Architecture a = three_layers();
+// Ring Self-Attention, check 10: the positions of each rank are global, whether they turn queries and keys or choose a
+// learned vector.
+class Positions : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(SequenceModel, Positions, ::testing::Values("rotary", "learned"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST_P(Positions, AreGlobal) {
+  Architecture a = three_layers();
+  a.positions = GetParam();
   const Microbatch batch = batch_of(a);
   const Gradients want = on_one_device(a, batch);
   // A rank computes gradients of its own embeddings only. Contributions of other ranks' tokens arrive through
@@ -246,8 +251,10 @@ TEST(SequenceModel, PositionsAreGlobal) {
     EXPECT_EQ(own.input.size(1), static_cast<int64_t>(positions.size()));
     EXPECT_TRUE(part.positions_BT[0].equal(at::tensor(positions, at::kLong)));
   });
-  for (const Cut& cut : {Cut{1, 4}, Cut{4, 1}, Cut{2, 2}, Cut{1, 4, true}})
+  for (const Cut& cut : {Cut{1, 4}, Cut{4, 1}, Cut{2, 2}, Cut{1, 4, true}}) {
+    EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring;
     EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_positions = true}), want), 1e-2);
+  }
 }
 
 // Check 10, its end: the label of a shard's last token is the first token of another shard.
