@@ -320,7 +320,7 @@ def our_checkpoint_over_there(build, scratch):
             ("Qwen3", "float32", ["--model.qk_norm"]),
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
                                        "--model.mlp_bias"]),
-            ("GPT2", "float32", ["model.architecture=gpt2"])):
+            ("GPT2", "float32", ["model.architecture=gpt2", "model.num_key_value_heads=4", "model.num_attention_heads=4"])):
         folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
