@@ -38,8 +38,8 @@ AttentionCore core_of(std::shared_ptr<Attention> object) {
 /// The core for one device, which holds all tokens of each sequence. Uses Linformer if the shape has projections.
 AttentionCore local_attention();
 
-/// The attention primitive: applies rotary positions, runs the core and concatenates the heads, [B,T,(H+2K)D] ->
-/// [B,T,HD]. The core must outlive the backward pass.
+/// The attention primitive: applies rotary positions, if the model has them, runs the core and concatenates the heads,
+/// [B,T,(H+2K)D] -> [B,T,HD]. The core must outlive the backward pass.
 at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Microbatch& batch,
                      const AttentionShape& shape);
 
