@@ -28,7 +28,12 @@ constexpr HfModule kGpt2Modules[] = {
     {"input_layernorm", "ln_1"},          {"self_attn.q_proj", "attn.c_attn"},   {"self_attn.k_proj", "attn.c_attn"},
     {"self_attn.v_proj", "attn.c_attn"},  {"self_attn.o_proj", "attn.c_proj"},   {"post_attention_layernorm", "ln_2"},
 };
-constexpr std::string_view kGpt2Dropouts[] = {"embd_pdrop", "resid_pdrop"};
+constexpr HfModule kPhi3Modules[] = {
+    {"self_attn.q_proj", "self_attn.qkv_proj"}, {"self_attn.k_proj", "self_attn.qkv_proj"},
+    {"self_attn.v_proj", "self_attn.qkv_proj"}, {"mlp.gate_proj", "mlp.gate_up_proj"},
+    {"mlp.up_proj", "mlp.gate_up_proj"},
+};
+constexpr std::string_view kDropoutsOfTheStream[] = {"embd_pdrop", "resid_pdrop"};  // of GPT-2 and Phi-3
 
 constexpr HfFamily kFamilies[] = {
     {.model_type = "llama", .class_prefix = "Llama"},
@@ -51,6 +56,14 @@ constexpr HfFamily kFamilies[] = {
      .mlp_bias = false,
      .window_switch = "use_sliding_window",
      .defaults = {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 32768}},
+    {.model_type = "phi3",
+     .class_prefix = "Phi3",
+     .window = true,
+     .attention_bias = false,
+     .mlp_bias = false,
+     .stream_dropouts = kDropoutsOfTheStream,
+     .storage = {.modules = kPhi3Modules},
+     .defaults = {.max_position_embeddings = 4096, .eps = 1e-5}},
     {.model_type = "starcoder2",
      .class_prefix = "Starcoder2",
      .norm = "layer_norm",
@@ -74,7 +87,7 @@ constexpr HfFamily kFamilies[] = {
      .always_biased = true,
      .eps = "layer_norm_epsilon",
      .attention_dropout = "attn_pdrop",
-     .stream_dropouts = kGpt2Dropouts,
+     .stream_dropouts = kDropoutsOfTheStream,
      .spellings = kGpt2Spellings,
      .storage = {.prefix = "transformer.", .layers = "h.", .transposed = true, .modules = kGpt2Modules},
      .defaults = {.max_position_embeddings = 1024,

@@ -8,7 +8,7 @@
 namespace orthant {
 namespace {
 
-// The tensor that stores the parameter if no other one lies beside it; without its place in a list.
+// The tensor that stores this parameter alone; without its place in a list.
 HfTensor lone_tensor(const HfStorage& storage, const ParameterInfo& parameter) {
   HfTensor tensor{.shape = parameter.shape};
   std::string_view module = parameter.name, kind = "";

@@ -91,9 +91,6 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"run.transport=nccl",
        "run.transport = \"nccl\" (command line) requires a build of Orthant with NCCL; set it to \"auto\" or "
        "\"gloo\""},
-      {"model.architecture=gpt2",
-       "model.architecture = \"gpt2\" (command line) must be \"llama\", because this version of Orthant has "
-       "no blocks of GPT-2; set it to \"llama\""},
       {"model.masked_share=0.2",
        "model.masked_share = 0.2 (command line) has no effect with model.objective = \"causal\" (default); set it "
        "to 0.15, or model.objective to \"masked\""},

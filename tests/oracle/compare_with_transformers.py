@@ -76,6 +76,8 @@ CASES = {
     "layer norm and GELU, as Starcoder2": dict(family="Starcoder2", use_bias=True, norm_epsilon=1e-5,
                                                hidden_act="gelu_pytorch_tanh", embedding_dropout=0.0,
                                                residual_dropout=0.0, attention_dropout=0.0),
+    "joint matrices on disk, as Phi-3": dict(family="Phi3", pad_token_id=None),
+    "Phi-3 with a window": dict(family="Phi3", pad_token_id=None, sliding_window=24),
     "learned positions, GPT-2": dict(family="GPT2"),
     "GPT-2 with a head of its own and the usual width of the MLP": dict(family="GPT2", tie_word_embeddings=False,
                                                                         n_inner=None),
@@ -136,13 +138,19 @@ def theirs(model, tokens, labels):
     loss.backward()
     out = {"logits": logits.detach(), "loss": loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
-        for own, gradient in in_our_names(name, parameter.grad).items():
+        for own, gradient in in_our_names(name, parameter.grad, model.config).items():
             out["gradient." + own] = gradient
     return out
 
 
-def in_our_names(name, tensor):
-    """The parameters of ours that a tensor of GPT-2 stands for; other families have our names."""
+def in_our_names(name, tensor, config):
+    """The parameters of ours that a tensor of GPT-2 or Phi-3 stands for; other families have our names."""
+    if name.endswith("qkv_proj.weight"):
+        width = config.hidden_size // config.num_attention_heads
+        rows = [heads * width for heads in [config.num_attention_heads] + 2 * [config.num_key_value_heads]]
+        return {name.replace("qkv", part): own for part, own in zip("qkv", tensor.split(rows))}
+    if name.endswith("gate_up_proj.weight"):
+        return {name.replace("gate_up", part): own for part, own in zip(("gate", "up"), tensor.chunk(2))}
     if not name.startswith("transformer."):
         return {name: tensor}
     module, kind = name.removeprefix("transformer.").rsplit(".", 1)
@@ -320,6 +328,7 @@ def our_checkpoint_over_there(build, scratch):
             ("Qwen3", "float32", ["--model.qk_norm"]),
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
                                        "--model.mlp_bias"]),
+            ("Phi3", "float32", ["model.architecture=phi3"]),
             ("GPT2", "float32", ["model.architecture=gpt2", "model.num_key_value_heads=4", "model.num_attention_heads=4"])):
         folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
