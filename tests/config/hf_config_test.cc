@@ -2,7 +2,6 @@
 // run are refused with file and key.
 #include "config/hf_config.h"
 #include "config/hf_family.h"
-#include "config/hf_tensors.h"
 
 #include <nlohmann/json.hpp>
 
@@ -115,33 +114,6 @@ TEST(HfConfig, TheBlockDecidesTheFamily) {
   EXPECT_EQ(parse(window), of_family(qwen, "qwen3"));
   window["use_sliding_window"] = true;
   expect_pieces(refusal(window), {"use_sliding_window = true", "expected false"});
-}
-
-// Phi-3 has Llama's operations, but stores query, key and value, and gate and up, as one tensor each. A model becomes a
-// Phi-3 only if it is called that.
-TEST(HfConfig, TheFamilyOfAFileIsKept) {
-  Json object = small();
-  object["model_type"] = "phi3";
-  object["resid_pdrop"] = 0.1;
-  const HfConfig config = parse(object);
-  EXPECT_EQ(config.model.architecture, "phi3");
-  EXPECT_EQ(family_of(config.model).model_type, "phi3");
-  const Json written = Json::parse(config_json(config));
-  EXPECT_EQ(written["architectures"], Json::array({"Phi3ForCausalLM"}));
-  EXPECT_EQ(written["resid_pdrop"], 0.0);  // training here has no dropout
-  EXPECT_EQ(parse(written).model, config.model);
-  const std::vector<ParameterInfo> parameters = parameter_table(config.model);
-  const std::vector<HfTensor> tensors = hf_tensors(family_of(config.model), parameters);
-  const auto joint = std::ranges::find(tensors, "model.layers.0.mlp.gate_up_proj.weight", &HfTensor::name);
-  ASSERT_NE(joint, tensors.end());
-  EXPECT_EQ(joint->shape, (std::vector<int64_t>{2 * config.model.intermediate_size, config.model.hidden_size}));
-  EXPECT_EQ(parameters[joint->parameters[1]].name, "model.layers.0.mlp.up_proj.weight");
-  EXPECT_EQ(std::ranges::count(tensors, "model.layers.0.self_attn.qkv_proj.weight", &HfTensor::name), 1);
-  HfConfig other = config;
-  other.model.architecture = "llama";
-  EXPECT_EQ(family_of(other.model).model_type, "llama");
-  object["attention_bias"] = true;
-  expect_pieces(refusal(object), {"attention_bias = true", "phi3"});
 }
 
 TEST(HfConfig, ATextNamesTheFamilyAndItsOperations) {

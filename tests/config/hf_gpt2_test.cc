@@ -1,4 +1,5 @@
-// The files of GPT-2: its config.json has keys of its own, and its weights are stored in another form than Llama's.
+// The files of GPT-2 and Phi-3, whose weights are stored in another form than Llama's. GPT-2's config.json also has
+// keys of its own.
 #include <nlohmann/json.hpp>
 
 #include "config/from_config.h"
@@ -116,6 +117,33 @@ TEST(HfGpt2, TheNameOfAFamilyGivesItsBlocks) {
   EXPECT_EQ(untied.positions, "learned");
   EXPECT_TRUE(model_of({"model.architecture=qwen3"}).qk_norm);
   EXPECT_EQ(model_of({"model.architecture=llama"}), model_of({}));
+}
+
+// Phi-3 has Llama's operations, but stores query, key and value, and gate and up, as one tensor each. A model becomes a
+// Phi-3 only if it is called that.
+TEST(HfPhi3, IsKeptAsTheFamilyOfAFile) {
+  Json object = {{"model_type", "phi3"},      {"vocab_size", 100},        {"hidden_size", 64},
+                 {"intermediate_size", 128},  {"num_hidden_layers", 2},   {"num_attention_heads", 8},
+                 {"num_key_value_heads", 4},  {"resid_pdrop", 0.1}};
+  const HfConfig config = parse(object);
+  EXPECT_EQ(config.model.architecture, "phi3");
+  EXPECT_EQ(family_of(config.model).model_type, "phi3");
+  const Json written = Json::parse(config_json(config));
+  EXPECT_EQ(written["architectures"], Json::array({"Phi3ForCausalLM"}));
+  EXPECT_EQ(written["resid_pdrop"], 0.0);  // training here has no dropout
+  EXPECT_EQ(parse(written).model, config.model);
+  const std::vector<ParameterInfo> parameters = parameter_table(config.model);
+  const std::vector<HfTensor> tensors = hf_tensors(family_of(config.model), parameters);
+  const auto joint = std::ranges::find(tensors, "model.layers.0.mlp.gate_up_proj.weight", &HfTensor::name);
+  ASSERT_NE(joint, tensors.end());
+  EXPECT_EQ(joint->shape, (std::vector<int64_t>{2 * config.model.intermediate_size, config.model.hidden_size}));
+  EXPECT_EQ(parameters[joint->parameters[1]].name, "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(std::ranges::count(tensors, "model.layers.0.self_attn.qkv_proj.weight", &HfTensor::name), 1);
+  HfConfig other = config;
+  other.model.architecture = "llama";
+  EXPECT_EQ(family_of(other.model).model_type, "llama");
+  object["attention_bias"] = true;
+  expect_pieces(refusal(object), {"attention_bias = true", "phi3"});
 }
 
 }  // namespace
