@@ -127,7 +127,7 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
 std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
   return {memory_warning(plan, local_ranks),
           cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), cores_of_local_ranks(local_ranks)),
-          idle_ranks_warning(plan), empty_ranks_warning(plan), idle_settings_warning(plan),
+          idle_ranks_warning(plan), empty_ranks_warning(plan), idle_settings_warning(plan), family_warning(plan),
           disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
 }
 

@@ -85,7 +85,7 @@ void check_heads(const Config& config) {
   const double slow = model.rope_scaling_beta_slow;
   if (model.rope_scaling_type == "yarn" && model.rope_theta <= 1) {
     refuse(config, "model.rope_theta", fmt::format("must be above 1 with {}", config.locate("model.rope_scaling_type")),
-           {"model.rope_scaling_type"}, {10000});
+           {"model.rope_scaling_type"});
   }
   if (model.rope_scaling_type == "yarn" && model.rope_scaling_beta_fast <= slow) {
     refuse(config, "model.rope_scaling_beta_fast",

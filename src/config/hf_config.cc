@@ -330,12 +330,12 @@ void check_heads(Fields& fields, const HfFamily& family, const Architecture& mod
     fields.refuse("num_key_value_heads",
                   fmt::format("must divide num_attention_heads = {}", model.num_attention_heads));
   }
-  const bool has_key = !family.spelling("head_dim").empty();
-  const std::string key(family.spelling(has_key ? "head_dim" : "hidden_size"));
-  if (model.head_dim == 0) fields.refuse(key, "gives heads of 0 elements; expected more");
+  const bool is_stated = !family.spelling("head_dim").empty() && fields.find("head_dim") != nullptr;
+  const std::string key(is_stated ? "head_dim" : family.spelling("hidden_size"));
+  if (model.head_dim == 0) fields.refuse(key, "must give each head at least one element");
   if (model.rotary() && model.head_dim % 2 != 0) {
-    fields.refuse(key, fmt::format("gives heads of {} elements; expected an even number, because rotary positions turn "
-                                   "pairs of elements",
+    fields.refuse(key, fmt::format("must give each head an even number of elements, because rotary positions turn "
+                                   "pairs of them, but gives {}",
                                    model.head_dim));
   }
 }

@@ -37,10 +37,10 @@ struct HfModule {
 /// How the family's files store the weights, where that differs from Llama's form. Modules of a block that have the
 /// same name in the files lie side by side in one tensor: the rows of the first, then those of the next.
 struct HfStorage {
-  std::string_view prefix = "";                // of all names but lm_head's; some files omit it
-  std::string_view layers = "model.layers.";   // in front of a layer's number
-  bool transposed = false;                     // the matrices of a block are stored as [in, out]
-  std::span<const HfModule> modules = {};      // the others keep their names
+  std::string_view prefix = "";               // of all names but lm_head's; some files omit it
+  std::string_view layers = "model.layers.";  // in front of a layer's number
+  bool transposed = false;                    // the matrices of a block are stored as [in, out]
+  std::span<const HfModule> modules = {};     // the others keep their names
 };
 
 struct HfFamily {

@@ -77,8 +77,8 @@ const Key kTable[] = {
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
   MODEL(architecture, family(), kMayChange, one_of(family_names()), "",
-      "family of models in whose form weights are written, if it has such blocks; it also gives defaults to norm, "
-      "qk_norm, mlp, positions, biases and tie_word_embeddings"),
+      "family of models in whose form files are written, if it has such blocks; if set, the keys of blocks, key heads "
+      "and tied embeddings that are not set have the family's values"),
   MODEL(objective, json_if_set("is_causal"), kMustMatch,
       one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
   KEY(model, masked_share, above_to(0, 1), "",

@@ -2,6 +2,7 @@
 #include "runtime/run_warnings.h"
 
 #include "base/text.h"
+#include "config/hf_family.h"
 #include "config/parallelism_check.h"
 
 #include <fmt/format.h>
@@ -70,6 +71,18 @@ std::string empty_ranks_warning(const Plan& plan) {
   return fmt::format("{} of {} {} no layer: lower parallelism.pipeline_parallel_degree to {}, or change "
                      "parallelism.pipeline_parallel_layers",
                      empty, counted(ranks, "pipeline rank"), empty == 1 ? "has" : "have", working.size());
+}
+
+std::string family_warning(const Plan& plan) {
+  const std::string_view family = family_of(plan.architecture).model_type;
+  if (plan.architecture.architecture == family || plan.architecture.architecture == Architecture().architecture) {
+    return "";
+  }
+  return fmt::format(
+      "{} names a family without such models, so checkpoints are written as \"{}\"{}: leave out the keys of [model] "
+      "that differ from that family's, or set model.architecture to \"{}\"",
+      plan.config.locate("model.architecture"), family, family == "orthant" ? ", which transformers does not read" : "",
+      family);
 }
 
 std::string idle_settings_warning(const Plan& plan) { return join(idle_settings(plan.given, plan.mesh), "; "); }

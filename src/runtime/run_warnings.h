@@ -1,5 +1,6 @@
-// Warnings about a run that is legal, but performs badly or fails on this machine. Causes are too few cores, ranks
-// without sequences, and a disk too small for a checkpoint. Each function costs O(ranks).
+// Warnings about a run that is legal, but performs badly, fails on this machine, or writes files of another family.
+// Causes are too few cores, ranks without sequences, a disk too small for a checkpoint, and a model that does not belong
+// to the family in model.architecture. Each function costs O(ranks).
 #pragma once
 
 #include "plan/plan.h"
@@ -24,6 +25,7 @@ std::string cores_warning(int local_ranks, int threads_per_rank, int cores);
 std::string idle_ranks_warning(const Plan& plan);
 std::string empty_ranks_warning(const Plan& plan);
 std::string idle_settings_warning(const Plan& plan);
+std::string family_warning(const Plan& plan);
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes);
 
 }  // namespace orthant

@@ -305,9 +305,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   std::vector<StoredState> states;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
-    const auto value_shard = [&] {
-      return shard_of(parameter, files.parameter(i));
-    };
+    const auto value_shard = [&] { return shard_of(parameter, files.parameter(i)); };
     masters.push_back(keeps_masters(weights) ? optimizer_shard(kMasterPrefix, parameter) : value_shard());
     for (const Optimizer::State& tensor : session.optimizer().state()) {
       if (!tensor.has(parameter)) continue;

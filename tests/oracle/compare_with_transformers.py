@@ -276,6 +276,11 @@ def exchange_input_and_output_of_gpt2(tensors, config):
     tensors[square] = tensors[square].t().contiguous()
 
 
+def swap_gate_and_up_of_phi3(tensors, config):
+    joint = tensors["model.layers.1.mlp.gate_up_proj.weight"]
+    tensors["model.layers.1.mlp.gate_up_proj.weight"] = torch.cat(joint.chunk(2)[::-1])
+
+
 def shift_positions_of_gpt2(tensors, config):
     tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].roll(1, 0)
 
@@ -303,7 +308,8 @@ def fail_when_planted(build, scratch):
     llama = dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True, final_logit_softcapping=2.0)
     of_llama = (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases, no_cap)
     of_gpt2 = (swap_queries_and_keys_of_gpt2, exchange_input_and_output_of_gpt2, shift_positions_of_gpt2)
-    for options, changes in ((llama, of_llama), (dict(family="GPT2"), of_gpt2)):
+    phi3 = dict(family="Phi3", pad_token_id=None)
+    for options, changes in ((llama, of_llama), (dict(family="GPT2"), of_gpt2), (phi3, (swap_gate_and_up_of_phi3,))):
         model = hugging_face_model(options, seed=50)
         directory = scratch / "control"
         shutil.rmtree(directory, ignore_errors=True)
@@ -329,7 +335,8 @@ def our_checkpoint_over_there(build, scratch):
             ("Starcoder2", "float32", ["model.norm=layer_norm", "model.mlp=gelu_tanh", "--model.attention_bias",
                                        "--model.mlp_bias"]),
             ("Phi3", "float32", ["model.architecture=phi3"]),
-            ("GPT2", "float32", ["model.architecture=gpt2", "model.num_key_value_heads=4", "model.num_attention_heads=4"])):
+            ("GPT2", "float32", ["model.architecture=gpt2", "model.num_key_value_heads=4",
+                                 "model.num_attention_heads=4"])):
         folder = over_there.train_a_little(build, scratch, f"{name}-{dtype}", [f"training.dtype={dtype}", *extra])
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

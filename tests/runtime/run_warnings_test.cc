@@ -35,6 +35,17 @@ TEST(RunWarnings, ACheckpointTakesThePlannedBytes) {
   }
 }
 
+TEST(RunWarnings, OfAFamilyThatTheModelDoesNotBelongTo) {
+  // The run file has fewer key heads than query heads, which GPT-2 cannot have.
+  const auto warning = [](const std::vector<std::string>& words) { return family_warning(TinyRun(words).plan(1)); };
+  const std::string gpt2 = "model.architecture=gpt2";
+  EXPECT_TRUE(says(warning({gpt2}), {"model.architecture = \"gpt2\"", "written as \"orthant\"",
+                                     "transformers does not read", "leave out the keys of [model]"}));
+  EXPECT_TRUE(says(warning({"model.architecture=mistral", "model.qk_norm=true"}), {"written as \"qwen3\": "}));
+  EXPECT_EQ(warning({gpt2, "model.num_key_value_heads=4"}), "");
+  EXPECT_EQ(warning({"model.qk_norm=true"}), "");
+}
+
 TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   const TinyRun run;
   const Plan plan = run.plan(1);

@@ -74,7 +74,7 @@ struct ParameterBlocks {
 
 /// Divides the elements among positions. loads[i]: elements that position i has of other buckets; all loads become as
 /// equal as possible. Each border is a possible one, the nearest to that division. So no block of the gradient norm
-/// lies in two chunks, and nothing is padded. `parameters` are sorted by begin. Both spans have at least one entry.
+/// lies in two chunks, and chunks have no padding. `parameters` must be sorted by begin. Both spans must have entries.
 /// Returns the bucket's cuts.
 /// Example: a parameter of 1,000 elements and three loads of 0 give chunks of 256, 512 and 232 elements.
 std::vector<int64_t> chunk_cuts(Range elements, std::span<const ParameterBlocks> parameters,

@@ -8,7 +8,7 @@
 #include "config/hf_tensors.h"
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant::hf_gpt2_test {
+namespace orthant::hf_family_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -147,4 +147,4 @@ TEST(HfPhi3, IsKeptAsTheFamilyOfAFile) {
 }
 
 }  // namespace
-}  // namespace orthant::hf_gpt2_test
+}  // namespace orthant::hf_family_test
