@@ -1,6 +1,6 @@
 // Warnings about a run that is legal, but performs badly, fails on this machine, or writes files of another family.
-// Causes are too few cores, ranks without sequences, a disk too small for a checkpoint, and a model that does not belong
-// to the family in model.architecture. Each function costs O(ranks).
+// Causes are too few cores, ranks without sequences, a disk too small for a checkpoint, and a model that does not
+// belong to the family in model.architecture. Each function costs O(ranks).
 #pragma once
 
 #include "plan/plan.h"
