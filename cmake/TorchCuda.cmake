@@ -1,11 +1,15 @@
 # ORTHANT_CUDA=ON builds with NCCL, for ranks that hold CUDA tensors: defines torchwheel::cuda from a CUDA wheel of
-# torch. The build needs neither a CUDA compiler nor a GPU. Headers come from the nvidia packages that pip installs next
-# to the wheel. The headers that these packages lack (crt/) come from a CUDA toolkit.
+# torch, and orthant_cuda_kernels() for our own kernels. The build needs a CUDA compiler (nvcc) of the wheel's major
+# version, but no GPU. Headers come from the nvidia packages that pip installs next to the wheel; the headers that these
+# packages lack (crt/) come from the compiler's toolkit.
 option(ORTHANT_CUDA "build with CUDA and NCCL (needs a CUDA wheel of torch)" OFF)
 if(NOT ORTHANT_CUDA)
   return()
 endif()
 
+enable_language(CUDA)
+# CMake before 3.26 does not know this option of nvcc.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 if(NOT EXISTS "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so")
   message(FATAL_ERROR "ORTHANT_CUDA=ON: ${ORTHANT_TORCH_DIR} is a wheel without CUDA. Pass -DORTHANT_TORCH_DIR=<site-packages>/"
                       "torch of one with CUDA (pip install torch), or -DORTHANT_CUDA=OFF.")
@@ -70,3 +74,17 @@ set_target_properties(torchwheel::cuda PROPERTIES
   IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so"
   INTERFACE_LINK_LIBRARIES "torchwheel::cpu;torchwheel::c10_cuda;${ORTHANT_CUDART_LIBRARY}"
   INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed,--allow-shlib-undefined")
+
+# Machine code for GPUs from A100 (80) to B200 (100), and intermediate code of the last for later ones.
+set(ORTHANT_CUDA_ARCHITECTURES "80-real;90-real;100" CACHE STRING "GPU architectures to compile kernels for")
+
+# orthant_cuda_kernels(<target> <folder>): a static library of the .cu files of a folder.
+function(orthant_cuda_kernels target folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cu)
+  add_library(${target} STATIC ${sources})
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${ORTHANT_CUDA_ARCHITECTURES}" CUDA_STANDARD 20
+                        CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -DORTHANT_CUDA)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${target} PUBLIC ${ORTHANT_CUDART_LIBRARY})
+endfunction()

@@ -11,6 +11,7 @@
 #include "config/table.h"
 #include "data/tokenizer.h"
 #include "launch/spawn.h"
+#include "model/cuda_device.h"
 #include "plan/pipeline.h"
 #include "plan/plan_memory.h"
 #include "report/chart.h"
@@ -83,7 +84,7 @@ Config load_run(const RunFileArguments& arguments, int launched, bool only_plans
   }
   check_model_from(config);
   if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
-  check_with_advice(config, {.only_plans = only_plans, .nccl = has_nccl(), .no_ucx = ucx_problem()});
+  check_with_advice(config, {.only_plans = only_plans, .no_cuda = cuda_problem(), .nccl = has_nccl(), .no_ucx = ucx_problem()});
   return config;
 }
 

@@ -31,7 +31,9 @@
 #include "launch/spawn.h"
 #include "launch/watch.h"
 #include "data/folder_lock.h"
+#include "model/cuda_device.h"
 #include "plan/plan.h"
+#include "runtime/from_plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
 #include "runtime/resume_check.h"
@@ -118,7 +120,15 @@ bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
 // A warning if the run needs more memory than this machine has available; empty otherwise. ConfigError if it needs more
 // than the machine has in total.
 std::string memory_warning(const Plan& plan, int local_ranks) {
-  const MemoryNeed need = memory_need(plan, local_ranks, machine_memory());
+  const at::Device device = device_of(plan.config);
+  MachineMemory memory;
+  if (device.is_cuda()) {
+    const DeviceMemory of_device = cuda_memory(device);
+    memory = {of_device.total_bytes, of_device.available_bytes, "the GPU"};
+  } else {
+    memory = machine_memory();
+  }
+  const MemoryNeed need = memory_need(plan, local_ranks, memory);
   require_memory(need, plan.config);
   return need.warning;
 }
@@ -146,6 +156,9 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.version = version();
   options.local_ranks = launch.local_size;
   options.warnings = run_warnings(plan, launch.local_size);
+  if (device_of(config).is_cuda()) {
+    options.device_peak_flops = peak_flop_per_s(*find_hardware(config, plan.mesh.size()), config.training.dtype);
+  }
   options.write_run_folder = [&plan] { write_run_folder(plan); };
   options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
   options.resume_command = arguments.resume_command;

@@ -56,6 +56,13 @@ void ExactSum::add(std::span<const double, kNumbers> numbers) {
   carry();
 }
 
+void ExactSum::add_digits(std::span<const int64_t, kDigits> digits, bool above_range) {
+  carry();
+  for (size_t i = 0; i < digits_.size(); ++i) digits_[i] += digits[i];
+  if (above_range) above_range_ = std::numeric_limits<double>::infinity();
+  carry();
+}
+
 double ExactSum::value() const {
   const std::array<double, kNumbers> carried = numbers();
   double sum = 0;

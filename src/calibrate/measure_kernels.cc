@@ -159,7 +159,7 @@ void add_memory_bound(std::vector<Case>& cases, Measurements& measured) {
       weights->gradient(0).copy_(filled_tensor({elements / 512, 512}, "float32"));
       const auto optimizer = std::make_shared<Optimizer>(*weights, OptimizerConfig());
       return [=] {
-        ExactSum sum;
+        SquaresSum sum;
         add_gradient_squares(*weights, 0, 0, elements, sum);
         optimizer->step(1, 1e-3, 1.0);
       };

@@ -106,9 +106,11 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
     if (!holds) refuse(config, key, law, others);
   };
   const bool plans = abilities.only_plans;
-  refuse_unless(device == "cpu" || plans, "run.device",
-                "must be \"cpu\", because this version of Orthant plans runs on CUDA devices, but does not train on "
-                "them");
+  refuse_unless(device == "cpu" || plans || abilities.no_cuda.empty(), "run.device",
+                "must be \"cpu\", because " + abilities.no_cuda);
+  refuse_unless(device == "cpu" || plans || config.run.ranks == 1, "run.ranks",
+                fmt::format("must be 1 with {}, because this version of Orthant trains on one GPU",
+                            config.locate("run.device")), {"run.device"});
   refuse_unless(transport != "ucx" || plans || abilities.no_ucx.empty(), "run.transport",
                 "requires UCX, but " + abilities.no_ucx);
   refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport",
@@ -117,10 +119,13 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
                 {"run.device"});
 }
 
-void check_offload(const Config& config) {
+void check_offload(const Config& config, const BuildFeatures& abilities) {
   constexpr const char *kActivations = "activation_checkpoint.offload", *kState = "optimizer.offload";
   const auto check = [&](bool offloads, const char* key) {
-    if (!offloads || config.run.device == "cuda") return;
+    if (!offloads || (config.run.device == "cuda" && abilities.only_plans)) return;
+    if (config.run.device == "cuda") {
+      refuse(config, key, "must be false, because this version of Orthant plans offloading, but does not train with it");
+    }
     refuse(config, key,
            fmt::format("must be false with {}, because the tensors of a CPU rank are in host memory already",
                        config.locate("run.device")),
@@ -243,7 +248,7 @@ void check_model_from(const Config& config) {
 void check_config(const Config& config, const BuildFeatures& abilities) {
   check_model_from(config);
   check_device(config, abilities);
-  check_offload(config);
+  check_offload(config, abilities);
   check_settings_without_effect(config);
   check_data(config);
   check_heads(config);

@@ -172,8 +172,10 @@ std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
 /// Features beyond those of the plain CPU build. Only the caller can know them.
 struct BuildFeatures {
-  /// The run is planned and not carried out. It may be for CUDA devices, on which this version does not train yet.
+  /// The run is planned and not carried out. It may need devices and libraries that this machine lacks.
   bool only_plans = false;
+  /// The reason why CUDA devices cannot be used; empty if they can.
+  std::string no_cuda = "this build of Orthant has no CUDA";
   bool nccl = false;
   /// The reason why UCX cannot be used; empty if it can.
   std::string no_ucx = "this build of Orthant has no UCX";

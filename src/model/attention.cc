@@ -61,6 +61,11 @@ bool plain(AttentionKernel kernel, const at::Tensor& q) {
   return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
 }
 
+// The keys or values as the kernel takes them: attend_cuda() takes heads that query heads share.
+at::Tensor for_kernel(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& kv_BKSD) {
+  return q.is_cuda() && !plain(kernel, q) ? kv_BKSD : per_query_head(kv_BKSD, q.size(1));
+}
+
 PartialAttention plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
                                double scale) {
   const at::Tensor q = q_in.to(at::kDouble), k = k_in.to(at::kDouble), v = v_in.to(at::kDouble);
@@ -99,7 +104,7 @@ PartialAttention attend(AttentionKernel kernel, const at::Tensor& q, const at::T
                         const std::vector<AttentionTile>& tiles, double scale) {
   check_heads(q, k, v);
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), D = q.size(3);
-  const at::Tensor keys = per_query_head(k, H), values = per_query_head(v, H);
+  const at::Tensor keys = for_kernel(kernel, q, k), values = for_kernel(kernel, q, v);
   const auto run = [&](const AttentionTile& tile) -> PartialAttention {
     const Cut cut{tile};
     if (plain(kernel, q)) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
@@ -132,8 +137,7 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
                                      const at::Tensor& lse, const std::vector<AttentionTile>& tiles, double scale,
                                      int64_t key_heads, at::ScalarType type) {
   check_heads(q, k, v);
-  const int64_t H = q.size(1);
-  const at::Tensor keys = per_query_head(k, H), values = per_query_head(v, H);
+  const at::Tensor keys = for_kernel(kernel, q, k), values = for_kernel(kernel, q, v);
   const auto run = [&](const AttentionTile& tile) -> AttentionGradients {
     const Cut cut{tile};
     if (plain(kernel, q)) {
@@ -182,7 +186,8 @@ AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at
                                                 const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                                 const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
                                                 double scale) {
-  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, q.size(1), q.scalar_type());
+  const int64_t heads = q.is_cuda() && !plain(kernel, q) ? k.size(1) : q.size(1);
+  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, heads, q.scalar_type());
 }
 
 void merge_partial_attention(PartialAttention& sum, const PartialAttention& block) {

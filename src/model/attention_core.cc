@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/rotary.h"
 #include "model/linformer.h"
 
 namespace orthant {
@@ -42,7 +42,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor k = at::empty({B, shape.kv_heads, T, D}, qkv.options());
     const at::Tensor v = at::empty({B, shape.kv_heads, T, D}, qkv.options());
     by_element(qkv, [&]<class E>(E) {
-      rope_split_forward<E>({.shape = {B, T, shape.heads, shape.kv_heads, D},
+      rope_split_forward<E>(qkv.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D},
                              .tables = tables<E>(shape, held->batch.positions_BT),
                              .qkv_BTC = in<E>(qkv), .q_BHTD = out<E>(q), .k_BHTD = out<E>(k), .v_BHTD = out<E>(v)});
     });
@@ -67,7 +67,7 @@ struct Attention : torch::autograd::Function<Attention> {
     g = {};
     const at::Tensor dqkv = at::empty({B, T, (shape.heads + 2 * shape.kv_heads) * D}, gradients[0].options());
     by_element(dq, [&]<class E>(E) {
-      rope_split_backward<E>({.shape = {B, T, shape.heads, shape.kv_heads, D},
+      rope_split_backward<E>(dq.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D},
                               .tables = tables<E>(shape, held->batch.positions_BT),
                               .dq_BHTD = in<E>(dq), .dk_BHTD = in<E>(dk), .dv_BHTD = in<E>(dv),
                               .kv_per_query_head = dk.size(1) != shape.kv_heads, .dqkv_BTC = out<E>(dqkv)});

@@ -105,14 +105,12 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
                            leading(sum));
     return;
   }
-  // The product is not rounded before the addition: CUDA multiplies with output in the sum's dtype, CPUs convert the
+  // The product is not rounded before the addition: CUDA adds it to the sum in the sum's dtype, CPUs convert the
   // operands.
-  if (!a.is_cuda()) {
-    add_product_of_parts(sum, a, b, add);
-  } else if (add) {
-    sum.add_(at::mm(a, b, sum.scalar_type()));
+  if (a.is_cuda()) {
+    at::addmm_outf(sum, a, b, sum.scalar_type(), add ? 1 : 0, 1, sum);
   } else {
-    sum.copy_(at::mm(a, b, sum.scalar_type()));
+    add_product_of_parts(sum, a, b, add);
   }
 }
 

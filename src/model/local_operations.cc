@@ -13,9 +13,8 @@
 #include <array>
 
 #include "base/errors.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/activation.h"
-#include "model/kernels/norm.h"
 
 namespace orthant {
 namespace {
@@ -33,7 +32,7 @@ struct HeadNorm : torch::autograd::Function<HeadNorm> {
         at::empty({tokens * (heads + kv_heads)}, qkv.options().dtype(wide(qkv.scalar_type())));
     by_element(qkv, [&]<class T>(T) {
       for (const Heads& part : parts_of(heads, kv_heads, head_dim)) {
-        rms_norm_forward<T>({.x = in<T>(qkv) + part.offset,
+        rms_norm_forward<T>(qkv.device(), {.x = in<T>(qkv) + part.offset,
                              .gamma = in<T>(gains_2D) + part.first_gain,
                              .eps = eps,
                              .rows = tokens * part.heads,
@@ -61,7 +60,7 @@ struct HeadNorm : torch::autograd::Function<HeadNorm> {
     if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(qkv, [&]<class T>(T) {
       for (const Heads& part : parts_of(heads, kv_heads, head_dim)) {
-        rms_norm_backward<T>({.dy = in<T>(dy) + part.offset,
+        rms_norm_backward<T>(qkv.device(), {.dy = in<T>(dy) + part.offset,
                               .s = in<T>(qkv) + part.offset,
                               .gamma = in<T>(weight.value) + part.first_gain,
                               .rstd = in<Wide<T>>(rstd) + tokens * part.heads_before,
@@ -96,7 +95,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     auto shape = gate_up.sizes().vec();
     shape.back() = width;
     const at::Tensor y = at::empty(shape, gate_up.options());
-    by_element(gate_up, [&]<class T>(T) { swiglu_forward<T>({in<T>(gate_up), rows, width, out<T>(y)}); });
+    by_element(gate_up, [&]<class T>(T) { swiglu_forward<T>(y.device(), {in<T>(gate_up), rows, width, out<T>(y)}); });
     context->save_for_backward({gate_up});
     return y;
   }
@@ -106,7 +105,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     const int64_t width = dy.size(-1), rows = dy.numel() / width;
     const at::Tensor d_gate_up = at::empty_like(gate_up);
     by_element(dy,
-               [&]<class T>(T) { swiglu_backward<T>({in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)}); });
+               [&]<class T>(T) { swiglu_backward<T>(dy.device(), {in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)}); });
     return {d_gate_up};
   }
 };

@@ -1,14 +1,15 @@
 #include "model/loss.h"
 
 #include "base/errors.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/loss.h"
 #include "model/linear.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <span>
 
 namespace orthant {
 namespace {
@@ -21,27 +22,27 @@ std::string label_refusal(int64_t label, int64_t position, int64_t vocabulary) {
                      vocabulary);
 }
 
-// Returns the sum of losses of one chunk of rows; overwrites logits with gradients if with_gradient.
-double compute_losses(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
-                      bool with_gradient) {
-  const int64_t rows = logits.size(0), vocab = logits.size(1);
-  std::vector<double> losses(static_cast<size_t>(rows));
-  const int64_t bad = by_element(logits, [&]<class T>(T) {
-    return softmax_cross_entropy<T>({.logits = out<T>(logits),
-                                     .labels = in<int64_t>(labels),
-                                     .rows = rows,
-                                     .vocab = vocab,
-                                     .scale = scale,
-                                     .losses = losses.data(),
-                                     .write_gradient = with_gradient,
-                                     .loss = loss});
+// Writes the loss of each row of a chunk; overwrites logits with gradients if with_gradient.
+void compute_losses(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
+                    bool with_gradient, const at::Tensor& losses) {
+  by_element(logits, [&]<class T>(T) {
+    softmax_cross_entropy<T>(logits.device(), {.logits = out<T>(logits),
+                                               .labels = in<int64_t>(labels),
+                                               .rows = logits.size(0),
+                                               .vocab = logits.size(1),
+                                               .scale = scale,
+                                               .losses = out<double>(losses),
+                                               .write_gradient = with_gradient,
+                                               .loss = loss});
   });
-  if (bad >= 0) {
-    throw DataError(label_refusal(labels[bad].item<int64_t>(), bad, vocab));
-  }
+}
+
+// On the CPU, the sum in the order of rows.
+at::Tensor sum_of(const at::Tensor& losses) {
+  if (!losses.is_cpu()) return losses.sum();
   double sum = 0;
-  for (const double one : losses) sum += one;
-  return sum;
+  for (const double one : std::span(in<double>(losses), static_cast<size_t>(losses.numel()))) sum += one;
+  return at::scalar_tensor(sum, at::kDouble);
 }
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
@@ -51,12 +52,13 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0));
     const auto& w = *reinterpret_cast<const Weight*>(weight);
     at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
-    double sum = 0;
+    const at::Tensor losses = at::empty({rows}, x.options().dtype(at::kDouble).requires_grad(false));
+    if (labels.is_cpu()) check_labels(labels, head.size(0));
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
       const at::Tensor logits = part.mm(head.t());
-      sum += compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient);
+      compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient, losses.narrow(0, begin, n));
       if (!with_gradient) continue;
       at::Tensor dx_part = dx.narrow(0, begin, n);
       at::mm_out(dx_part, logits, head);
@@ -66,11 +68,12 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       w.written();
       context->save_for_backward({dx.view(x.sizes())});
     }
-    return at::scalar_tensor(sum * scale, at::kDouble);
+    return sum_of(losses) * scale;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    ORTHANT_CHECK(gradients[0].item<double>() == 1.0);
+    // On other devices, reading the number would wait for them.
+    ORTHANT_CHECK(!gradients[0].is_cpu() || gradients[0].item<double>() == 1.0);
     const at::Tensor dx = context->get_saved_variables()[0];
     return {dx, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/errors.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/norm.h"
 
 namespace orthant {
 namespace {
@@ -32,7 +32,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor y = at::empty_like(input);
     const at::Tensor rstd = at::empty({rows}, input.options().dtype(wide(input.scalar_type())));
     by_element(input, [&]<class T>(T) {
-      rms_norm_forward<T>({.x = in<T>(input), .residual = in<T>(residual), .gamma = in<T>(gain), .eps = eps,
+      rms_norm_forward<T>(input.device(), {.x = in<T>(input), .residual = in<T>(residual), .gamma = in<T>(gain), .eps = eps,
                            .rows = rows, .cols = cols, .sum = residual.defined() ? out<T>(sum) : nullptr,
                            .y = out<T>(y), .rstd = out<Wide<T>>(rstd)});
     });
@@ -54,7 +54,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor dx = at::empty_like(sum);
     if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
-      rms_norm_backward<T>({.dy = in<T>(dy),
+      rms_norm_backward<T>(sum.device(), {.dy = in<T>(dy),
                             .s = in<T>(sum),
                             .gamma = in<T>(weight.value),
                             .rstd = in<Wide<T>>(saved[1]),

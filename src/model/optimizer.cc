@@ -1,8 +1,6 @@
 #include "model/optimizer.h"
 
 #include "base/errors.h"
-#include "model/kernels/optimizer.h"
-#include "model/kernels/reduce.h"
 
 #include <ATen/ATen.h>
 
@@ -22,13 +20,15 @@ struct Slice {
   std::vector<T*> state;  // in the order of OptimizerSpec::state
   int64_t count, step;    // steps are counted from 1
   double lr, weight_decay, gradient_scale;
+  at::Device device;
   Bf16* rounded;  // the bfloat16 working values; null if the masters are the working values
 };
 
 template <class T>
 void step_adamw(const OptimizerConfig& config, const Slice<T>& slice) {
   const auto step = static_cast<double>(slice.step);
-  adamw<T>({.weights = slice.weights,
+  adamw<T>(slice.device,
+           {.weights = slice.weights,
             .gradients = slice.gradients,
             .m = slice.state[0],
             .v = slice.state[1],
@@ -46,7 +46,8 @@ void step_adamw(const OptimizerConfig& config, const Slice<T>& slice) {
 
 template <class T>
 void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
-  sgd<T>({.weights = slice.weights,
+  sgd<T>(slice.device,
+         {.weights = slice.weights,
           .gradients = slice.gradients,
           .momentum_buffer = slice.state.empty() ? nullptr : slice.state[0],
           .count = slice.count,
@@ -139,6 +140,7 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
                  .lr = lr,
                  .weight_decay = weight_decay_of(parameter),
                  .gradient_scale = gradient_scale,
+                 .device = rounded.device(),
                  .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
 }
 
@@ -179,14 +181,12 @@ bool all_finite(const at::Tensor& tensor) {
   return std::isfinite(at::linalg_vector_norm(tensor, std::numeric_limits<double>::infinity()).item<double>());
 }
 
-void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum) {
+void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, SquaresSum& sum) {
   if (count == 0) return;
   const OwnedElements::Part& owned = weights.owned().part(parameter);
   ORTHANT_CHECK(owned.begin <= begin && begin + count <= owned.begin + owned.count, begin, count, owned.begin,
                 owned.count);
-  const at::Tensor g = weights.owned_gradient(parameter).narrow(0, begin - owned.begin, count);
-  if (g.scalar_type() == at::kDouble) add_squares(g.const_data_ptr<double>(), count, sum);
-  if (g.scalar_type() == at::kFloat) add_squares(g.const_data_ptr<float>(), count, sum);
+  sum.add(weights.owned_gradient(parameter).narrow(0, begin - owned.begin, count));
 }
 
 double clip_factor(double norm, double max_norm) {

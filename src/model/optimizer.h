@@ -1,7 +1,7 @@
 // The optimizer's step and gradient clipping over the flat buffers of Weights.
 #pragma once
 
-#include "base/exact_sum.h"
+#include "model/device_kernels.h"
 #include "model/muon.h"
 #include "model/optimizer_plan.h"
 #include "model/weights.h"
@@ -59,7 +59,7 @@ class Optimizer {
 bool all_finite(const at::Tensor& tensor);
 /// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. The rank must
 /// own them. `begin` must be a multiple of kNormBlockElements; so must `count`, unless the range ends with the shard.
-void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, ExactSum& sum);
+void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, SquaresSum& sum);
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 /// It is 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);

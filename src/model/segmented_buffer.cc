@@ -11,14 +11,15 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) { return *tensor.storage(
 
 }  // namespace
 
-SegmentedBuffer::SegmentedBuffer(std::vector<std::pair<int64_t, int64_t>> segments, at::ScalarType dtype, Begin how)
+SegmentedBuffer::SegmentedBuffer(std::vector<std::pair<int64_t, int64_t>> segments, const at::TensorOptions& options,
+                                 Begin how)
     : segments_(std::move(segments)) {
   for (const auto& [begin, end] : segments_) {
     if (how == Begin::zeros) {
-      tensors_.push_back(at::zeros({end - begin}, dtype));
+      tensors_.push_back(at::zeros({end - begin}, options));
       continue;
     }
-    tensors_.push_back(at::empty({0}, dtype));
+    tensors_.push_back(at::empty({0}, options));
     tensors_.back().unsafeGetTensorImpl()->set_sizes_contiguous({end - begin});
     free(tensors_.size() - 1);
   }

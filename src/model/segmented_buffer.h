@@ -15,7 +15,7 @@ class SegmentedBuffer {
  public:
   enum class Begin { zeros, freed };
   /// `segments`: first element and one past the last of each, in any order. A view must lie within one segment.
-  SegmentedBuffer(std::vector<std::pair<int64_t, int64_t>> segments, at::ScalarType dtype, Begin begin);
+  SegmentedBuffer(std::vector<std::pair<int64_t, int64_t>> segments, const at::TensorOptions& options, Begin begin);
 
   /// A view of `count` elements from `begin` on, counted over all segments. An empty view belongs to no segment.
   at::Tensor narrow(int64_t begin, int64_t count) const;

@@ -33,10 +33,11 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   }
 }
 
-SegmentedBuffer buffer_of(const FlatLayout& flat, const KeptStates& kept, KeptElements elements, at::ScalarType dtype) {
+SegmentedBuffer buffer_of(const FlatLayout& flat, const KeptStates& kept, KeptElements elements,
+                          const at::TensorOptions& options) {
   using enum SegmentedBuffer::Begin;
-  return elements == KeptElements::all ? SegmentedBuffer({{0, flat.elements}}, dtype, zeros)
-                                       : SegmentedBuffer(kept.segments, dtype, freed);
+  return elements == KeptElements::all ? SegmentedBuffer({{0, flat.elements}}, options, zeros)
+                                       : SegmentedBuffer(kept.segments, options, freed);
 }
 
 at::ScalarType master_dtype_of(at::ScalarType working) { return working == at::kDouble ? at::kDouble : at::kFloat; }
@@ -85,16 +86,19 @@ void Weight::add_weight_product(std::function<void()> product) const {
   }
 }
 
-Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept)
+Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept,
+                 at::Device device)
     : parameters_(std::move(parameters)),
       flat_(flat_layout(parameters_)),
       owned_(flat_, parameters_, kept.owned ? *kept.owned : FlatChunks{{0, flat_.elements}}),
       keeps_all_gradients_(kept.gradients == KeptElements::all),
       has_all_masters_(!kept.owned || (working != at::kBFloat16 && !kept.shards_values())),
-      gradients_(buffer_of(flat_, kept, kept.gradients, master_dtype_of(working))),
-      values_(buffer_of(flat_, kept, kept.values, working)) {
+      gradients_(buffer_of(flat_, kept, kept.gradients, at::TensorOptions(device).dtype(master_dtype_of(working)))),
+      values_(buffer_of(flat_, kept, kept.values, at::TensorOptions(device).dtype(working))) {
   const auto master_dtype = master_dtype_of(working);
-  const auto owned_buffer = [&](at::ScalarType dtype) { return at::zeros({owned_.elements()}, dtype); };
+  const auto owned_buffer = [&](at::ScalarType dtype) {
+    return at::zeros({owned_.elements()}, at::TensorOptions(device).dtype(dtype));
+  };
   const bool shares_values = working == master_dtype && !kept.shards_values();
   masters_ = shares_values ? values_.segment(0) : owned_buffer(master_dtype);
   if (kept.gradients == KeptElements::owned) owned_gradients_ = owned_buffer(master_dtype);
@@ -186,9 +190,11 @@ void Weights::set(size_t parameter, const at::Tensor& shard) {
 }
 
 void Weights::initialize(uint64_t seed) {
+  // The CPU draws the numbers, so that they have the same bits on every device.
+  const bool in_place = has_all_masters_ && masters_.is_cpu();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor target =
-        has_all_masters_ ? master(i) : at::empty(parameters_[i].shard_shape(), masters_.options());
+        in_place ? master(i) : at::empty(parameters_[i].shard_shape(), masters_.options().device(at::kCPU));
     if (parameters_[i].init_std == 0) {
       target.fill_(parameters_[i].is_bias() ? 0.0 : 1.0);
     } else if (target.scalar_type() == at::kDouble) {
@@ -196,7 +202,7 @@ void Weights::initialize(uint64_t seed) {
     } else {
       fill(target.mutable_data_ptr<float>(), seed, parameters_[i]);
     }
-    if (!has_all_masters_) set(i, target);
+    if (!in_place) set(i, target);
   }
   publish();
 }

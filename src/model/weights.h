@@ -56,7 +56,8 @@ struct KeptStates {
 /// float32, and only those of owned elements are kept.
 class Weights {
  public:
-  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept = {});
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, const KeptStates& kept = {},
+          at::Device device = at::kCPU);
   Weights(const Weights&) = delete;
 
   /// A weight by its parameter's name, or by the fused name of several. LogicError if there is none.
@@ -95,6 +96,7 @@ class Weights {
   SegmentedBuffer& segmented_values() { return values_; }
   at::Tensor owned_gradients() const { return owned_gradients_; }
   at::Tensor owned_values() const { return owned_values_; }
+  at::Device device() const { return masters_.device(); }
   at::ScalarType working_dtype() const { return values_.segment(0).scalar_type(); }
   const FlatLayout& flat() const { return flat_; }
 

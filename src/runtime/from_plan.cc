@@ -72,6 +72,17 @@ at::ScalarType scalar_type(const std::string& dtype) {
   return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float64" ? at::kDouble : at::kFloat;
 }
 
+at::Device device_of(const Config& config) {
+  return config.run.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+Microbatch on_device(Microbatch microbatch, at::Device device) {
+  for (at::Tensor* tensor : {&microbatch.tokens_BT, &microbatch.labels_BT, &microbatch.positions_BT}) {
+    *tensor = tensor->to(device);
+  }
+  return microbatch;
+}
+
 Microbatch to_microbatch(const Batch& batch) {
   std::vector<int64_t> positions(static_cast<size_t>(batch.seq_len));
   std::iota(positions.begin(), positions.end(), 0);
@@ -144,8 +155,11 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .kept = std::move(kept),
           .data_shard = plan.data_shard(rank),
           .orthogonalizer = orthogonalizer_of(plan, comm),
-          .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents](
-                               const Batch& batch) { return to_microbatch(batch, positions, masks); }};
+          .to_microbatch =
+              [positions = plan.token_positions(rank), masks = config.data.mask_documents,
+               device = device_of(config)](const Batch& batch) {
+                return on_device(to_microbatch(batch, positions, masks), device);
+              }};
 }
 
 double learning_rate_of(const Config& c, int64_t step) {

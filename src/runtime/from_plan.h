@@ -31,6 +31,13 @@ double learning_rate_of(const Config& config, int64_t step);
 /// at::kFloat.
 at::ScalarType scalar_type(const std::string& dtype);
 
+/// The device of all tensors of this rank: "cuda" is the first CUDA device.
+at::Device device_of(const Config& config);
+
+/// The microbatch with its tokens, labels and positions on the device. The keys of dropout stay on the CPU, which reads
+/// them.
+Microbatch on_device(Microbatch microbatch, at::Device device);
+
 /// Tensors of whole samples. Positions start at 0 in each sequence, and documents are not masked.
 Microbatch to_microbatch(const Batch& batch);
 /// Tensors of the tokens at these positions of each sample. With mask_documents, rotary positions restart in each

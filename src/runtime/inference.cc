@@ -11,7 +11,7 @@ namespace orthant {
 Inference::Inference(const Plan& plan, Primitives primitives, Session& session, Comm& comm)
     : plan_(plan),
       comm_(comm),
-      stream_(session.weights().working_dtype()),
+      stream_(at::TensorOptions(session.weights().device()).dtype(session.weights().working_dtype())),
       model_(plan.architecture, session.weights(), std::move(primitives), {}),
       stages_(
           [this] {
@@ -33,15 +33,15 @@ at::Tensor Inference::logits(const Microbatch& batch) {
   tokens_ = batch.tokens_BT.size(1);
   at::Tensor logits;
   stages_.run(row_, {.sequences = {batch.tokens_BT.size(0)},
-                     .load = [&](int) { return batch; },
+                     .load = [&](int) { return on_device(batch, stream_.device()); },
                      .logits = [&](const at::Tensor& made) { logits = made; }});
-  if (!plan_.vocabulary.empty()) return logits;
+  if (!plan_.vocabulary.empty()) return logits.cpu();
   if (!logits.defined()) {
     const int64_t labels = batch.labels_BT.ne(kIgnoredLabel).sum().item<int64_t>();
     logits = at::empty({labels, plan_.architecture.vocab_size}, stream_.dtype(wide(stream_.dtype().toScalarType())));
   }
   comm_.broadcast(logits, kOverPipeline, plan_.stages.back().owner).wait();
-  return logits;
+  return logits.cpu();
 }
 
 }  // namespace orthant

@@ -39,7 +39,7 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                      [this](int microbatch) {
                        return pipeline_.stream_shape(input_->sequences.at(static_cast<size_t>(microbatch)));
                      },
-                 .stream = at::TensorOptions(weights.working_dtype())},
+                 .stream = at::TensorOptions(weights.device()).dtype(weights.working_dtype())},
                 stage_work(), comm) {
   if (sharded) {
     weights_.on_gradient = [sharded](const Weight& weight) { sharded->written(weight.index); };
@@ -79,12 +79,13 @@ StageWork ModelStages::stage_work() {
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
-  loss_ = 0, peak_in_flight_ = 0;
+  loss_.reset(), peak_in_flight_ = 0;
   const bool with_backward = at::GradMode::is_enabled();
   if (with_backward) begin_gradients(input);
   if (vocabulary_) begin_vocabulary(input);
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
+  if (input.loss && loss_.defined() && !loss_.is_cpu()) input.loss(loss_.item<double>());
   if (!vocabulary_) return;
   const double loss = vocabulary_->finish();
   const bool is_last = comm_.position(kOverPipeline) == pipeline_.vocabulary.last;
@@ -168,8 +169,8 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     input_->logits(model_.logits(x, batch));
   } else if (stage.last && !vocabulary_) {
     live.loss = model_.loss(x, batch);
-    loss_ += live.loss.item<double>();
-    if (input_->loss) input_->loss(loss_);
+    loss_ = loss_.defined() ? loss_ + live.loss.detach() : live.loss.detach();
+    if (input_->loss && loss_.is_cpu()) input_->loss(loss_.item<double>());
   } else if (with_backward) {
     // Backward needs only the graph, so the output is not kept here: its memory is freed once it has been sent.
     live.output = torch::autograd::impl::gradient_edge(x);

@@ -50,7 +50,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       comm_(comm),
       parts_(std::move(parts)),
       counted_in_norm_(plan.counted_in_norm(comm.rank())),
-      weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.kept),
+      weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.kept, device_of(plan.config)),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer, parts_.orthogonalizer),
       reducer_(reducer_of(plan, comm, weights_, model_, parts_)),
@@ -118,7 +118,7 @@ void Session::finish_gradients(const at::Tensor& statistics) {
   if (sharded_) sharded_->finish();
   add_tied_gradients();
   for (size_t i = 0; i < counted_in_norm_.size() && !plan_.config.optimizer.in_backward; ++i) add_to_norm(i);
-  std::ranges::copy(squares_.numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
+  std::ranges::copy(squares_.total().numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
 }
 
 void Session::add_to_norm(size_t parameter) {

@@ -165,7 +165,7 @@ class Session {
   std::unique_ptr<ShardedStates> sharded_;    // null otherwise
   std::optional<double> last_norm_;
   int64_t step_ = 0;                          // of the row in progress
-  ExactSum squares_;                          // of its gradients that the rank counts in the norm
+  SquaresSum squares_;                        // of its gradients that the rank counts in the norm
   std::optional<size_t> not_finite_;          // with optimizer.in_backward: the first parameter with such a gradient
   ModelStages stages_;
   std::vector<Interval> intervals_;

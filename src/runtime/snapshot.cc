@@ -191,7 +191,8 @@ class Collection {
 
   at::Tensor gathered(int64_t number) {
     const size_t count = session_.weights().parameters().size(), at = static_cast<size_t>(number);
-    return session_.gather(stored_[at / count].shard(at % count), at % count);
+    const at::Tensor whole = session_.gather(stored_[at / count].shard(at % count), at % count);
+    return whole.defined() ? whole.cpu() : whole;
   }
 
   Session& session_;

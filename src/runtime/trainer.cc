@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "launch/process.h"
 #include "launch/spawn.h"
+#include "model/cuda_device.h"
 #include "runtime/memory.h"
 #include "runtime/run_banner.h"
 #include "runtime/step_timeline.h"
@@ -58,7 +59,12 @@ struct Trainer::Output {
 };
 
 Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options)
-    : plan_(plan), data_(data), comm_(comm), options_(std::move(options)), session_(plan, data.train, comm) {
+    : plan_(plan),
+      data_(data),
+      comm_(comm),
+      options_(std::move(options)),
+      device_(device_of(plan.config)),
+      session_(plan, data.train, comm) {
   const Config& config = plan.config;
   if (!options_.resume_from.empty()) {
     state_ = load_snapshot(options_.resume_from, plan, data, session_,
@@ -67,15 +73,23 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   } else {
     load_first_weights(plan, session_.weights());
   }
-  // Ranks that share cores share the cores' FLOP/s.
-  const int cores = cores_of_local_ranks(options_.local_ranks);
-  const double at_once = std::min<double>(options_.local_ranks, std::max(1, cores / options_.threads));
-  peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
-  reset_peak_allocated_bytes();  // the matrices of the measurement do not count as memory of the run
+  if (options_.device_peak_flops > 0) {
+    peak_flops_ = options_.device_peak_flops * comm.mesh().size();
+  } else {
+    // Ranks that share cores share the cores' FLOP/s.
+    const int cores = cores_of_local_ranks(options_.local_ranks);
+    const double at_once = std::min<double>(options_.local_ranks, std::max(1, cores / options_.threads));
+    peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
+  }
+  reset_peak_bytes();  // the matrices of the measurement do not count as memory of the run
   comm_.set_activity("waiting until every rank has loaded its weights");
   const Axes all = all_axes(comm_.mesh());
   if (comm_.group_size(all) > 1) comm_.all_reduce(at::zeros({1}, at::kDouble), all).wait();
 }
+
+int64_t Trainer::peak_bytes() const { return device_.is_cuda() ? peak_cuda_bytes(device_) : peak_allocated_bytes(); }
+
+void Trainer::reset_peak_bytes() const { device_.is_cuda() ? reset_peak_cuda_bytes(device_) : reset_peak_allocated_bytes(); }
 
 void Trainer::open_output() {
   if (comm_.rank() != 0) return;
@@ -127,7 +141,7 @@ void Trainer::step(int64_t step) {
   session_.advance(step,
                    {.terminate = signal != 0 && signal != SIGINT,
                     .interrupt = signal == SIGINT,
-                    .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())},
+                    .peak_memory_bytes = static_cast<double>(peak_bytes())},
                    [this](const StepResult& result) { record_result(result); });
   state_.step = step;
   if (!output_) return;
@@ -137,7 +151,7 @@ void Trainer::step(int64_t step) {
   m.step = step;
   m.lr = learning_rate_of(plan_.config, step);
   m.step_seconds = seconds_since(start);
-  m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_allocated_bytes());
+  m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
   m.communication_bytes = after.bytes - before.bytes;
   m.communication_calls = after.calls - before.calls;

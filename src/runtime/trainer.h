@@ -28,6 +28,7 @@ struct TrainerOptions {
   int threads = 1;                            // of this rank
   int local_ranks = 1;                        // number of ranks on this machine
   std::vector<std::string> warnings;          // for the banner; empty ones are left out
+  double device_peak_flops = 0;               // of a GPU, by its data sheet; 0: measured on the CPU
   std::function<void()> write_run_folder;     // writes config.toml and the plan; called on rank 0 before step 1
   std::function<std::string()> write_report;  // writes the report of the run folder; returns its path
 };
@@ -62,6 +63,8 @@ class Trainer {
   void save();
   void save_timeline();
   std::string way_out() const;  // advice for a run whose values are not finite
+  int64_t peak_bytes() const;  // in tensors of this rank's device, since the last reset
+  void reset_peak_bytes() const;
   [[noreturn]] void stop_on_not_finite(const StepResult& result);
   void print_banner() const;
   void finish();
@@ -70,6 +73,7 @@ class Trainer {
   const TrainingData& data_;
   Comm& comm_;
   TrainerOptions options_;
+  const at::Device device_;
   Session session_;
   TrainState state_;
   std::shared_ptr<Output> output_;  // null on all ranks but rank 0
@@ -83,7 +87,7 @@ class Trainer {
   double peak_flops_ = 0;           // of all ranks
 };
 
-/// FLOP/s of one rank's matrix products in this dtype, measured in about 30 ms.
+/// FLOP/s of one CPU rank's matrix products in this dtype, measured in about 30 ms.
 double measure_peak_flops(const std::string& dtype);
 
 }  // namespace orthant

@@ -36,8 +36,8 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
       if (idle) batch.labels_BT.fill_(kIgnoredLabel);
       if (counted[m]) return batch;
       counted[m] = true;
-      const int64_t* labels = batch.labels_BT.const_data_ptr<int64_t>();
-      for (const int64_t label : std::span(labels, static_cast<size_t>(batch.labels_BT.numel()))) {
+      const at::Tensor labels = batch.labels_BT.cpu();
+      for (const int64_t label : std::span(labels.const_data_ptr<int64_t>(), static_cast<size_t>(labels.numel()))) {
         if (label == kIgnoredLabel) continue;
         sum[1] += 1;
         sum[2] += bytes_of_token[static_cast<size_t>(label)];

@@ -33,6 +33,7 @@ at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const Pa
 Plan oracle_of(const Plan& plan) {
   Config config = plan.config;
   config.parallelism = ParallelismConfig{};
+  config.run.device = "cpu";
   config.optimizer.in_backward = false;  // the same update, after backward
   RunFacts facts = plan.facts;
   facts.ranks = 1;
@@ -76,7 +77,7 @@ double relative(double have, double want) {
 
 // least: lower bound of the denominator.
 double relative(const at::Tensor& have, const at::Tensor& want, double least = 0) {
-  const double error = (have - want).to(at::kDouble).norm().item<double>();
+  const double error = (have.cpu() - want).to(at::kDouble).norm().item<double>();
   const double size = std::max(want.to(at::kDouble).norm().item<double>(), least);
   if (error == 0) return 0;
   return std::isfinite(error) && size > 0 ? error / size : std::numeric_limits<double>::infinity();

@@ -176,9 +176,9 @@ TEST(Clipping, NormAndFactor) {
     randomize_gradients(weights, 5);
     for (const size_t parameter : {0, 1, 5}) {
       const double expected = weights.gradient(parameter).to(at::kDouble).norm().item<double>();
-      ExactSum squares;
+      SquaresSum squares;
       add_gradient_squares(weights, parameter, 0, weights.gradient(parameter).numel(), squares);
-      EXPECT_NEAR(std::sqrt(squares.value()), expected, 1e-13 * expected);
+      EXPECT_NEAR(std::sqrt(squares.total().value()), expected, 1e-13 * expected);
     }
   }
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);

@@ -89,9 +89,9 @@ TEST(PartsOfWeights, SumsSquaresOfTheShard) {
   part.gradients().copy_(at::arange(part.flat().elements, at::kDouble).sin());
   for (size_t p = 0; p < part.parameters().size(); ++p) {
     const double want = part.gradient(p).square().sum().item<double>();
-    ExactSum squares;
+    SquaresSum squares;
     add_gradient_squares(part, p, 0, part.gradient(p).numel(), squares);
-    EXPECT_NEAR(squares.value(), want, 1e-12 * want);
+    EXPECT_NEAR(squares.total().value(), want, 1e-12 * want);
   }
 }
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/loss.h"
 #include "model/linear.h"
 #include "model/loss.h"
 #include "parallel/tensor/embedding_shard.h"
@@ -91,9 +91,9 @@ double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tenso
                                .scale = scale,
                                .loss = loss,
                                .vocabulary = vocabulary};
-    softmax_statistics<T>(args);
+    softmax_statistics<T>(logits.device(), args);
     losses = merge(mesh, statistics, labels, loss, vocabulary);
-    if (with_gradient) softmax_gradient<T>(args);
+    if (with_gradient) softmax_gradient<T>(logits.device(), args);
   });
   return losses;
 }

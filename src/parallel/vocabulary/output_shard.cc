@@ -26,8 +26,8 @@
 
 #include "base/errors.h"
 #include "base/labels.h"
+#include "model/device_kernels.h"
 #include "model/element.h"
-#include "model/kernels/loss_exponentials.h"
 #include "model/linear.h"
 #include "model/loss.h"
 #include "model/primitives.h"
@@ -151,17 +151,17 @@ void OutputShard::keep(const Range& tokens, const at::Tensor& products, const at
   const at::Tensor found = at::empty({tokens.size(), 4}, statistics.options().dtype(at::kDouble));
   if (has_maximum) found.select(1, 0).copy_(told[0]);
   by_element(x_NC_, [&]<class T>(T) {
-    softmax_exponentials<T>({.logits = in<Wide<T>>(products),
-                             .exponentials = out<T>(part(exponentials_NV_)),
-                             .slopes = out<T>(part(slopes_NV_)),
-                             .labels = in<int64_t>(labels),
-                             .rows = tokens.size(),
-                             .vocab = real_.size(),
-                             .first = real_.begin,
-                             .has_maximum = has_maximum,
-                             .statistics = out<SoftmaxStatistics>(found),
-                             .label_slopes = out<double>(part(label_slopes_N_)),
-                             .loss = loss_});
+    softmax_exponentials<T>(products.device(), {.logits = in<Wide<T>>(products),
+                                                .exponentials = out<T>(part(exponentials_NV_)),
+                                                .slopes = out<T>(part(slopes_NV_)),
+                                                .labels = in<int64_t>(labels),
+                                                .rows = tokens.size(),
+                                                .vocab = real_.size(),
+                                                .first = real_.begin,
+                                                .has_maximum = has_maximum,
+                                                .statistics = out<SoftmaxStatistics>(found),
+                                                .label_slopes = out<double>(part(label_slopes_N_)),
+                                                .loss = loss_});
   });
   told.copy_(found.narrow(1, 0, told.size(0)).t());
 }

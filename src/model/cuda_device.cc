@@ -1,0 +1,75 @@
+#include "model/cuda_device.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+
+#ifdef ORTHANT_CUDA
+#include <c10/core/CachingDeviceAllocator.h>
+#include <cuda_runtime_api.h>
+#endif
+
+namespace orthant {
+
+#ifdef ORTHANT_CUDA
+
+namespace {
+
+c10::DeviceAllocator& allocator() {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  return *c10::getDeviceAllocator(at::kCUDA);
+}
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw Error(fmt::format("CUDA cannot {}: {}", what, cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+std::string cuda_problem() {
+  int devices = 0, driver = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return "";
+  cudaDriverGetVersion(&driver);
+  if (driver == 0) return "this machine has no driver of NVIDIA (nvidia-smi shows whether there is one)";
+  if (error == cudaErrorInsufficientDriver) {
+    return fmt::format("the driver of NVIDIA supports CUDA {}.{} and this build needs {}.{}; install a newer driver",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  if (error == cudaSuccess || error == cudaErrorNoDevice) {
+    return "CUDA finds no device (CUDA_VISIBLE_DEVICES may hide it)";
+  }
+  return fmt::format("CUDA cannot count the devices: {}", cudaGetErrorString(error));
+}
+
+DeviceMemory cuda_memory(at::Device device) {
+  size_t available = 0, total = 0;
+  check(cudaSetDevice(std::max<int>(0, device.index())), "select the device");
+  check(cudaMemGetInfo(&available, &total), "read the device's memory");
+  return {static_cast<int64_t>(total), static_cast<int64_t>(available)};
+}
+
+int64_t peak_cuda_bytes(at::Device device) {
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return allocator().getDeviceStats(std::max<c10::DeviceIndex>(0, device.index())).allocated_bytes[kAll].peak;
+}
+
+void reset_peak_cuda_bytes(at::Device device) {
+  allocator().resetPeakStats(std::max<c10::DeviceIndex>(0, device.index()));
+}
+
+void wait_for_device(at::Device device) {
+  if (device.is_cuda()) check(cudaDeviceSynchronize(), "finish the work of the device");
+}
+
+#else
+
+std::string cuda_problem() { return "this build of Orthant has no CUDA (make build CUDA=1 builds it)"; }
+DeviceMemory cuda_memory(at::Device) { throw LogicError(cuda_problem()); }
+int64_t peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }
+void reset_peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }
+void wait_for_device(at::Device) {}
+
+#endif
+
+}  // namespace orthant

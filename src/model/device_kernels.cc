@@ -1,0 +1,148 @@
+#include "model/device_kernels.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdlib>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "base/errors.h"
+#include "model/aten_kernels.h"
+#include "model/element.h"
+#include "model/kernels/cuda/kernels.h"
+#include "model/kernels/reduce.h"
+
+#ifdef ORTHANT_CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace orthant {
+namespace {
+
+cuda_kernels::Stream stream_of([[maybe_unused]] at::Device device) {
+#ifdef ORTHANT_CUDA
+  return c10::cuda::getCurrentCUDAStream(device.index()).stream();
+#else
+  throw LogicError("this build has no kernels for CUDA");
+#endif
+}
+
+// Calls the implementation for the device. A build without CUDA compiles no call of `cuda`.
+template <class Simd, class Aten, class Cuda>
+void on_device(at::Device device, const Simd& simd, const Aten& aten, [[maybe_unused]] const Cuda& cuda) {
+  if (device.is_cpu()) return cpu_uses_aten_kernels() ? aten() : simd();
+  if constexpr (cuda_kernels::exist()) {
+    if (device.is_cuda()) return cuda(stream_of(device));
+  }
+  aten();
+}
+
+}  // namespace
+
+bool cpu_uses_aten_kernels() {
+  static const bool uses = [] {
+    const char* text = std::getenv("ORTHANT_KERNELS");
+    const std::string_view value = text == nullptr ? "simd" : text;
+    if (value != "simd" && value != "aten") {
+      throw ConfigError(fmt::format("the environment variable ORTHANT_KERNELS is \"{}\"; it must be simd or aten", value));
+    }
+    return value == "aten";
+  }();
+  return uses;
+}
+
+template <class T>
+void rms_norm_backward(at::Device device, const RmsNormBackward<T>& args) {
+  on_device(
+      device, [&] { rms_norm_backward(args); }, [&] { aten_kernels::rms_norm_backward(device, args); },
+      [&](auto stream) {
+        const auto wide = std::is_same_v<T, double> ? at::kDouble : at::kFloat;
+        const at::Tensor partial = at::empty({cuda_kernels::rms_norm_partial_rows(args.rows), args.cols},
+                                             at::TensorOptions(device).dtype(wide));
+        cuda_kernels::rms_norm_backward(args, out<Wide<T>>(partial), stream);
+      });
+}
+
+#define ORTHANT_DEVICE_KERNEL(function, Args)                                                              \
+  template <class T>                                                                                       \
+  void function(at::Device device, const Args<T>& args) {                                                  \
+    on_device(                                                                                             \
+        device, [&] { static_cast<void>(function(args)); }, [&] { aten_kernels::function(device, args); }, \
+        [&](auto stream) { cuda_kernels::function(args, stream); });                                       \
+  }
+// The kernels of shards run on one device only if several ranks share a layer.
+#define ORTHANT_SHARD_KERNEL(function, Args)                                                         \
+  template <class T>                                                                                 \
+  void function(at::Device device, const Args<T>& args) {                                            \
+    const auto aten = [&] { aten_kernels::function(device, args); };                                 \
+    on_device(device, [&] { function(args); }, aten, [&](auto) { aten(); });                         \
+  }
+#define ORTHANT_INSTANCE(function, Args, T) template void function(at::Device, const Args<T>& args);
+#define ORTHANT_WIDE_INSTANCES(function, Args) \
+  ORTHANT_INSTANCE(function, Args, float)      \
+  ORTHANT_INSTANCE(function, Args, double)
+#define ORTHANT_INSTANCES(function, Args) \
+  ORTHANT_WIDE_INSTANCES(function, Args)  \
+  ORTHANT_INSTANCE(function, Args, Bf16)
+ORTHANT_DEVICE_KERNEL(rms_norm_forward, RmsNormForward)
+ORTHANT_SHARD_KERNEL(rms_norm_squares, RmsNormSquares)
+ORTHANT_SHARD_KERNEL(rms_norm_dots, RmsNormDots)
+ORTHANT_DEVICE_KERNEL(swiglu_forward, SwigluForward)
+ORTHANT_DEVICE_KERNEL(swiglu_backward, SwigluBackward)
+ORTHANT_DEVICE_KERNEL(rope_split_forward, RopeSplitForward)
+ORTHANT_DEVICE_KERNEL(rope_split_backward, RopeSplitBackward)
+ORTHANT_DEVICE_KERNEL(dropout, Dropout)
+ORTHANT_DEVICE_KERNEL(softmax_cross_entropy, SoftmaxCrossEntropy)
+ORTHANT_SHARD_KERNEL(softmax_statistics, SoftmaxShard)
+ORTHANT_SHARD_KERNEL(softmax_gradient, SoftmaxShard)
+ORTHANT_SHARD_KERNEL(softmax_exponentials, SoftmaxExponentials)
+ORTHANT_DEVICE_KERNEL(adamw, AdamW)
+ORTHANT_DEVICE_KERNEL(sgd, Sgd)
+ORTHANT_INSTANCES(rms_norm_forward, RmsNormForward)
+ORTHANT_INSTANCES(rms_norm_squares, RmsNormSquares)
+ORTHANT_INSTANCES(rms_norm_dots, RmsNormDots)
+ORTHANT_INSTANCES(rms_norm_backward, RmsNormBackward)
+ORTHANT_INSTANCES(swiglu_forward, SwigluForward)
+ORTHANT_INSTANCES(swiglu_backward, SwigluBackward)
+ORTHANT_INSTANCES(rope_split_forward, RopeSplitForward)
+ORTHANT_INSTANCES(rope_split_backward, RopeSplitBackward)
+ORTHANT_INSTANCES(dropout, Dropout)
+ORTHANT_INSTANCES(softmax_cross_entropy, SoftmaxCrossEntropy)
+ORTHANT_INSTANCES(softmax_statistics, SoftmaxShard)
+ORTHANT_INSTANCES(softmax_gradient, SoftmaxShard)
+ORTHANT_INSTANCES(softmax_exponentials, SoftmaxExponentials)
+ORTHANT_WIDE_INSTANCES(adamw, AdamW)
+ORTHANT_WIDE_INSTANCES(sgd, Sgd)
+#undef ORTHANT_DEVICE_KERNEL
+#undef ORTHANT_SHARD_KERNEL
+#undef ORTHANT_INSTANCE
+#undef ORTHANT_WIDE_INSTANCES
+#undef ORTHANT_INSTANCES
+
+void SquaresSum::add(const at::Tensor& x) {
+  if (x.numel() == 0) return;
+  ORTHANT_CHECK(x.dim() == 1 && x.is_contiguous(), x.dim());
+  const auto add_as = [&]<class T>(T) {
+    on_device(
+        x.device(), [&] { add_squares(in<T>(x), x.numel(), sum_); }, [&] { aten_kernels::add_squares(x, sum_); },
+        [&](auto stream) {
+          if (!digits_.defined()) digits_ = at::zeros({ExactSum::kNumbers}, x.options().dtype(at::kLong));
+          auto* digits = out<int64_t>(digits_);
+          cuda_kernels::add_squares(in<T>(x), x.numel(), digits, digits + ExactSum::kDigits, stream);
+        });
+  };
+  x.scalar_type() == at::kDouble ? add_as(double{}) : add_as(float{});
+}
+
+ExactSum SquaresSum::total() const {
+  ExactSum sum = sum_;
+  if (digits_.defined()) {
+    const at::Tensor host = digits_.cpu();
+    const std::span<const int64_t, ExactSum::kNumbers> all(host.const_data_ptr<int64_t>(), ExactSum::kNumbers);
+    sum.add_digits(all.first<ExactSum::kDigits>(), all.back() > 0);
+  }
+  return sum;
+}
+
+}  // namespace orthant

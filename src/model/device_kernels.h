@@ -1,0 +1,73 @@
+// The fused kernels on the device that holds the tensors. Each function takes the arguments of the function with the
+// same name in model/kernels/, as pointers to memory of that device. There are three implementations: Highway's vectors
+// (CPU), CUDA, and ATen's operators, which run on every device and are the reference for the others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "base/exact_sum.h"
+#include "model/kernels/activation.h"
+#include "model/kernels/loss.h"
+#include "model/kernels/loss_exponentials.h"
+#include "model/kernels/norm.h"
+#include "model/kernels/optimizer.h"
+#include "model/kernels/random.h"
+#include "model/kernels/rotary.h"
+
+namespace orthant {
+
+/// The kernels of norm.h, activation.h, rotary.h and random.h. T is float, Bf16 or double.
+template <class T>
+void rms_norm_forward(at::Device device, const RmsNormForward<T>& args);
+template <class T>
+void rms_norm_squares(at::Device device, const RmsNormSquares<T>& args);
+template <class T>
+void rms_norm_dots(at::Device device, const RmsNormDots<T>& args);
+template <class T>
+void rms_norm_backward(at::Device device, const RmsNormBackward<T>& args);
+template <class T>
+void swiglu_forward(at::Device device, const SwigluForward<T>& args);
+template <class T>
+void swiglu_backward(at::Device device, const SwigluBackward<T>& args);
+template <class T>
+void rope_split_forward(at::Device device, const RopeSplitForward<T>& args);
+template <class T>
+void rope_split_backward(at::Device device, const RopeSplitBackward<T>& args);
+template <class T>
+void dropout(at::Device device, const Dropout<T>& args);
+
+/// The kernels of loss.h and loss_exponentials.h. Labels must be legal; `losses` and `statistics` are on the device.
+/// T is float, Bf16 or double.
+template <class T>
+void softmax_cross_entropy(at::Device device, const SoftmaxCrossEntropy<T>& args);
+template <class T>
+void softmax_statistics(at::Device device, const SoftmaxShard<T>& args);
+template <class T>
+void softmax_gradient(at::Device device, const SoftmaxShard<T>& args);
+template <class T>
+void softmax_exponentials(at::Device device, const SoftmaxExponentials<T>& args);
+
+/// The kernels of optimizer.h. T is float or double.
+template <class T>
+void adamw(at::Device device, const AdamW<T>& args);
+template <class T>
+void sgd(at::Device device, const Sgd<T>& args);
+
+/// The sum of the squares of tensors, with the bits that ExactSum promises: see add_squares() in kernels/reduce.h. A CUDA
+/// device adds the squares of its tensors there, and only numbers() waits for it.
+class SquaresSum {
+ public:
+  /// Adds the squares of x, one-dimensional and dense, in float32 or float64. A NaN makes the sum infinite or NaN.
+  void add(const at::Tensor& x);
+  ExactSum total() const;
+
+ private:
+  ExactSum sum_;
+  at::Tensor digits_;  // int64 on a CUDA device: digits, and the number of addends above the range
+};
+
+/// True if ATen's operators stand in for the CPU's kernels, which the environment variable ORTHANT_KERNELS=aten
+/// requests. LogicError for another value of the variable than "aten" and "simd".
+bool cpu_uses_aten_kernels();
+
+}  // namespace orthant

@@ -1,0 +1,90 @@
+// What the CUDA kernels share: packs of elements, and sums over the threads of a row.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "model/kernels/element.h"
+
+namespace orthant::cuda_kernels {
+
+constexpr int kWarp = 32;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline double widen(double x) { return x; }
+__device__ inline float widen(Bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+template <class T>
+__device__ inline T narrow(Wide<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+  } else {
+    return x;
+  }
+}
+
+/// N adjacent elements, which one instruction loads or stores. Their address must be a multiple of their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T values[N];
+};
+
+/// Elements of a pack of 16 bytes.
+template <class T>
+constexpr int kPack = 16 / sizeof(T);
+
+/// True if rows of `cols` elements at these addresses can be read in packs; null pointers are ignored.
+template <class T>
+bool fits_packs(int64_t cols, std::initializer_list<const void*> rows) {
+  return cols % kPack<T> == 0 && std::all_of(rows.begin(), rows.end(), [](const void* row) {
+    return reinterpret_cast<uintptr_t>(row) % 16 == 0;
+  });
+}
+
+template <class T, int N>
+__device__ inline void load(const T* from, Wide<T> (&to)[N]) {
+  const auto pack = *reinterpret_cast<const Pack<T, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = widen(pack.values[i]);
+}
+template <class T, int N>
+__device__ inline void store(const Wide<T> (&from)[N], T* to) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.values[i] = narrow<T>(from[i]);
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+/// The sum over the `kThreads` threads of a row, in every one of them. A block has rows of equal numbers of threads; all
+/// threads of the block must call it. kThreads is 32, or the size of the block and at most 1024.
+template <int kThreads, class N>
+__device__ inline N sum_over_row(N value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  if constexpr (kThreads > kWarp) {
+    __shared__ N of_warps[kThreads / kWarp];
+    __syncthreads();  // an earlier sum may still be read
+    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    value = of_warps[0];
+#pragma unroll
+    for (int warp = 1; warp < kThreads / kWarp; ++warp) value += of_warps[warp];
+  }
+  return value;
+}
+
+inline void check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string("CUDA could not start the kernel ") + kernel + ": " + cudaGetErrorString(error));
+  }
+}
+
+inline unsigned blocks_for(int64_t items, int64_t per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+}  // namespace orthant::cuda_kernels
