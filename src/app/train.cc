@@ -1,5 +1,6 @@
 // orthant train: plans the run, starts the local ranks unless a launcher did, and trains as one of the ranks.
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -213,6 +214,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
   std::optional<Comm> comm;
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
+    if (device_of(config).is_cuda()) use_expandable_segments();
     check_agreement(rendezvous, print_config(config), config.run.timeout_s);
     setup = watch_setup(rendezvous, comm_options_of_rank);
     const bool checked_by_launcher = launch.launcher == "orthant";
@@ -241,6 +243,10 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
   } catch (const std::exception& error) {
     end_if_stopped_early();
     std::string text = brief(error);
+    if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+      text += "\nLower training.local_batch_size or training.seq_len, or set activation_checkpoint.mode to \"full\" (orthant "
+              "plan shows what each saves).";
+    }
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     // Errors of the system or of a library do not name the rank, which helps to find the cause.
     if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", rendezvous.rank, text);

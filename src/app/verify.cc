@@ -66,7 +66,9 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
   add("gradient norm", report.norm_error, report.loss_bound, "");
   add("gradients", report.gradients.relative_error, report.gradients.bound, location(report.gradients));
   add("weights", report.weights.relative_error, report.weights.bound, location(report.weights));
-  std::string out = fmt::format("{} against one device, {}, {}\n\n{}\n", plan.mesh_and_kind(),
+  const bool on_gpu = plan.config.run.device == "cuda";
+  std::string out = fmt::format("{} {}, {}, {}\n\n{}\n", plan.mesh_and_kind(),
+                                on_gpu ? "on a GPU against one rank on the CPU" : "against one device",
                                 plan.config.training.dtype, counted(report.steps, "step"), text_table(rows));
   out +=
       "  error:    |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
@@ -80,10 +82,11 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
            "nothing was compared: no token of these steps had a label; use more steps, longer documents or, "
            "with the masked objective, a larger model.masked_share\n";
   }
-  if (report.ok && plan.mesh.size() == 1) {
+  if (report.ok && plan.mesh.size() == 1 && !on_gpu) {
     return out + "nothing was compared, because one rank is the oracle itself; choose a layout, such as run.ranks=2\n";
   }
-  return out + (report.ok ? "ok: the layout computes what one device computes\n"
+  return out + (report.ok ? fmt::format("ok: the {} computes what {} computes\n", on_gpu ? "GPU" : "layout",
+                                        on_gpu ? "the CPU" : "one device")
                           : "WRONG: " + report.first_difference + "\n");
 }
 

@@ -168,11 +168,11 @@ double training_flops_per_token(const Architecture& a, int64_t seq_len) {
   return 6 * head + static_cast<double>(a.num_hidden_layers) * block;
 }
 
-int64_t loss_chunk_rows(int64_t vocab_size) {
-  // About 32 MiB of float logits. At least 512 rows: with fewer, adding to the head's gradient would cost more than the
-  // product.
-  constexpr int64_t kChunkElements = 8 << 20;
-  return std::max<int64_t>(512, kChunkElements / std::max<int64_t>(1, vocab_size));
+int64_t loss_chunk_rows(int64_t vocab_size, bool on_gpu) {
+  // About 32 MiB of float logits on a CPU, 512 MiB of bfloat16 logits on a GPU. At least 512 rows: with fewer, adding to
+  // the head's gradient would cost more than the product. A GPU needs more rows for that.
+  const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23);
+  return std::max<int64_t>(512, elements / std::max<int64_t>(1, vocab_size));
 }
 
 }  // namespace orthant

@@ -121,7 +121,7 @@ std::vector<double> inverse_frequencies(const Architecture& a);
 /// The factor of rotated queries and keys: 1, or with yarn the one of section 3.4 of that paper.
 double rotary_factor(const Architecture& a);
 
-/// Number of rows (tokens) whose logits the loss holds at a time.
-int64_t loss_chunk_rows(int64_t vocab_size);
+/// Number of rows (tokens) whose logits the loss holds at a time, on a CPU or a GPU.
+int64_t loss_chunk_rows(int64_t vocab_size, bool on_gpu);
 
 }  // namespace orthant

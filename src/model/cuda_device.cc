@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "base/errors.h"
 
 #ifdef ORTHANT_CUDA
@@ -10,6 +13,10 @@
 #endif
 
 namespace orthant {
+
+void use_expandable_segments() {
+  if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr) setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
+}
 
 #ifdef ORTHANT_CUDA
 

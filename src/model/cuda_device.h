@@ -11,6 +11,10 @@ namespace orthant {
 /// The reason why this process cannot train on a CUDA device, as the end of a sentence after "because"; empty if it can.
 std::string cuda_problem();
 
+/// Lets libtorch's allocator grow its blocks ("expandable segments"), so that tensors of many sizes leave few gaps, unless
+/// the environment configures the allocator. Must be called before the first CUDA tensor exists.
+void use_expandable_segments();
+
 struct DeviceMemory {
   int64_t total_bytes = 0, available_bytes = 0;
 };

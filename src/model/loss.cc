@@ -49,7 +49,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& head, int64_t weight,
                             const at::Tensor& labels_BT, double scale, const OutputLoss& loss, bool with_gradient) {
     const at::Tensor x_NC = x.reshape({-1, x.size(-1)}), labels = labels_BT.flatten();
-    const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0));
+    const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0), x.is_cuda());
     const auto& w = *reinterpret_cast<const Weight*>(weight);
     at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
     const at::Tensor losses = at::empty({rows}, x.options().dtype(at::kDouble).requires_grad(false));

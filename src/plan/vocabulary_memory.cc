@@ -39,7 +39,7 @@ VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t seque
   if (plan.vocabulary.empty()) return {};
   const int64_t tokens = sequences * plan.num_token_positions(rank), rows = plan.vocabulary_rows(rank).size();
   const int64_t element = dtype_bytes(plan.config.training.dtype), wide = std::max<int64_t>(element, 4);
-  const int64_t chunk = std::min(tokens, loss_chunk_rows(std::max<int64_t>(1, rows)));
+  const int64_t chunk = std::min(tokens, loss_chunk_rows(std::max<int64_t>(1, rows), plan.config.run.device == "cuda"));
   const int64_t width = plan.architecture.hidden_size, stream = tokens * width;
   const bool naive = algorithm_of(plan)->rounds() == 2, early = sums_input_gradient_early(plan);
   const bool shared = plan.tensor.rows * plan.tensor.columns > 1;

@@ -78,7 +78,8 @@ at::Device device_of(const Config& config) {
 
 Microbatch on_device(Microbatch microbatch, at::Device device) {
   for (at::Tensor* tensor : {&microbatch.tokens_BT, &microbatch.labels_BT, &microbatch.positions_BT}) {
-    *tensor = tensor->to(device);
+    // From pinned memory, the copy waits for its turn on the device and not for the device's earlier work.
+    if (device.is_cuda()) *tensor = tensor->pin_memory().to(device, /*non_blocking=*/true);
   }
   return microbatch;
 }

@@ -106,7 +106,7 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
     Arriving head(mesh->gather_rows(value.detach(), 1, width));
     const at::Tensor labels_BT1 = batch.labels_BT.unsqueeze(-1);
     check_labels(batch.labels_BT, vocabulary);
-    const int64_t chunk = loss_chunk_rows(shard(vocabulary, mesh->plan().columns, 0).size());
+    const int64_t chunk = loss_chunk_rows(shard(vocabulary, mesh->plan().columns, 0).size(), x.is_cuda());
     const TokenPanels panels(*mesh, x.size(0), mesh->all_tokens(x.size(1)), width, true, x.element_size());
     StreamSum dx(panels);
     WeightSum dw(*mesh, weight, 1);

@@ -129,7 +129,7 @@ at::Tensor OutputShard::exponentials(const at::Tensor& maximum_N) {
 at::Tensor OutputShard::statistics() {
   const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()});
   top_N_ = statistics[0];
-  const int64_t chunk = loss_chunk_rows(std::max<int64_t>(real_.size(), 1));
+  const int64_t chunk = loss_chunk_rows(std::max<int64_t>(real_.size(), 1), x_NC_.is_cuda());
   for (int64_t begin = 0; begin < size(); begin += chunk) {
     const Range tokens{begin, std::min(begin + chunk, size())};
     keep(tokens, products(tokens), statistics, false);

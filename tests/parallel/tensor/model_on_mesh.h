@@ -144,7 +144,7 @@ inline TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64
           .vocabulary = a.vocab_size,
           .block = column_operations(block_operations(a), plan, column),
           .recomputed = recompute.ranges(block_operations(a)),
-          .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.columns, 0).size()),
+          .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.columns, 0).size(), false),
           .element_bytes = 8,
           .sum_bytes = 8};
 }

@@ -87,7 +87,7 @@ TEST(OutputShard, RefusesLabelsOutsideTheVocabulary) {
 
 // More tokens than fit in one chunk give the same results.
 TEST(OutputShard, CutsTokensIntoChunks) {
-  const int64_t vocabulary = 5000, chunk = loss_chunk_rows(vocabulary);
+  const int64_t vocabulary = 5000, chunk = loss_chunk_rows(vocabulary, false);
   const OutputInputs in = output_inputs(2 * chunk + 3, 6, vocabulary);
   EXPECT_LE(largest_error(shares(in, 1, false, [](const auto&, auto&) {}), one_device(in)), 1e-13);
 }
