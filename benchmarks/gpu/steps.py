@@ -5,8 +5,8 @@ them.
 The program is what a careful user of PyTorch would write for one device: bfloat16 weights with float32 masters,
 gradients that products accumulate in float32, cuDNN's attention (FlashAttention 2 where it has none), fused kernels by
 torch.compile for norms, rotary positions, SwiGLU and the loss, a head that holds the logits of one chunk of tokens,
-clipping, and fused AdamW. It is no part of Orthant, whose engine does not run on GPUs yet. Layers are cut so that a
-model fits. Tokens are random.
+clipping, and fused AdamW. It is no part of Orthant; train.py measures Orthant on the same cases. Layers are cut so
+that a model fits. Tokens are random.
 
 It writes one JSON line per case: its sizes, the median time of a step, and the bytes of the allocator at their peak.
 
@@ -16,53 +16,17 @@ import json
 import statistics
 import sys
 import time
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from operations import add_norm, add_product, fused, swiglu  # from this folder
+from cases import CASES, WIDTHS  # from this folder
+from operations import add_norm, add_product, fused, swiglu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
 WARMUP_STEPS = 2
 CHUNK = 2048  # tokens whose logits exist at a time
-
-
-class Case(NamedTuple):
-    width: str
-    layers: int
-    seq_len: int
-    sequences: int       # of a microbatch
-    microbatches: int    # of a step
-    recompute: bool      # whole layers
-
-
-class Width(NamedTuple):
-    hidden: int
-    mlp: int
-    heads: int
-    kv_heads: int
-    head: int
-    vocabulary: int
-
-
-WIDTHS = {
-    "1B": Width(2048, 8192, 32, 8, 64, 128256),
-    "2B": Width(2048, 16384, 8, 1, 256, 256000),
-    "8B": Width(4096, 14336, 32, 8, 128, 128256),
-    "70B": Width(8192, 28672, 64, 8, 128, 32000),
-}
-CASES = [
-    Case("8B", 4, 4096, 1, 1, False), Case("8B", 4, 4096, 2, 2, False), Case("8B", 8, 4096, 1, 4, False),
-    Case("8B", 8, 8192, 1, 2, False), Case("8B", 8, 2048, 2, 2, False), Case("8B", 8, 8192, 1, 2, True),
-    Case("8B", 4, 16384, 1, 1, False), Case("8B", 4, 32768, 1, 1, True), Case("8B", 4, 65536, 1, 1, True),
-    Case("70B", 2, 4096, 1, 2, False), Case("70B", 2, 8192, 1, 1, False), Case("70B", 3, 4096, 1, 2, True),
-    Case("1B", 16, 4096, 2, 1, False), Case("1B", 16, 2048, 4, 2, False), Case("1B", 16, 8192, 1, 1, False),
-    Case("1B", 16, 512, 4, 2, False), Case("1B", 16, 1024, 1, 1, False),
-    Case("2B", 8, 4096, 1, 2, False), Case("2B", 8, 8192, 1, 1, True),
-    Case("8B", 2, 212992, 1, 1, True),
-]
 
 
 class Linear(torch.autograd.Function):

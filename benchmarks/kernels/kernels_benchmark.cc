@@ -115,9 +115,9 @@ void rope_split(benchmark::State& state) {
   const RopeSplitForward<T> args{.shape = c.shape,
                                  .tables = c.tables(),
                                  .qkv_BTC = c.qkv.data(),
-                                 .q_BHTD = c.q.data(),
-                                 .k_BHTD = c.k.data(),
-                                 .v_BHTD = c.v.data()};
+                                 .q = c.q.data(),
+                                 .k = c.k.data(),
+                                 .v = c.v.data()};
   measure(state, c.bytes(), [&] { rope_split_forward(args); });
 }
 
@@ -126,9 +126,9 @@ void rope_split_gradient(benchmark::State& state) {
   RotaryCase<T> c(state.range(0), state.range(1));
   const RopeSplitBackward<T> args{.shape = c.shape,
                                   .tables = c.tables(),
-                                  .dq_BHTD = c.q.data(),
-                                  .dk_BHTD = c.k.data(),
-                                  .dv_BHTD = c.v.data(),
+                                  .dq = c.q.data(),
+                                  .dk = c.k.data(),
+                                  .dv = c.v.data(),
                                   .kv_per_query_head = false,
                                   .dqkv_BTC = c.qkv.data()};
   measure(state, c.bytes(), [&] { rope_split_backward(args); });

@@ -136,28 +136,36 @@ at::Tensor rotated(at::Device device, const RotaryShape& shape, const RotaryTabl
 
 template <class T>
 void rope_split_forward(at::Device device, const RopeSplitForward<T>& args) {
-  const auto [B, tokens, H, K, D] = args.shape;
-  const at::Tensor qkv = to_wide<T>(tensor(device, args.qkv_BTC, {B, tokens, H + 2 * K, D}));
+  const auto [B, N, H, K, D, by_token] = args.shape;
+  const int64_t b = B, n = N, d = D;
+  const bool transposed = !by_token;
+  const at::Tensor qkv = to_wide<T>(tensor(device, args.qkv_BTC, {b, n, H + 2 * K, d}));
   const auto write = [&](T* out, int64_t heads, const at::Tensor& x_BTHD) {
-    tensor(device, out, {B, heads, tokens, D}).copy_(x_BTHD.transpose(1, 2));
+    if (transposed) {
+      tensor(device, out, {b, heads, n, d}).copy_(x_BTHD.transpose(1, 2));
+    } else {
+      tensor(device, out, {b, n, heads, d}).copy_(x_BTHD);
+    }
   };
-  write(args.q_BHTD, H, rotated(device, args.shape, args.tables, qkv.narrow(2, 0, H), false));
-  write(args.k_BHTD, K, rotated(device, args.shape, args.tables, qkv.narrow(2, H, K), false));
-  write(args.v_BHTD, K, qkv.narrow(2, H + K, K));
+  write(args.q, H, rotated(device, args.shape, args.tables, qkv.narrow(2, 0, H), false));
+  write(args.k, K, rotated(device, args.shape, args.tables, qkv.narrow(2, H, K), false));
+  write(args.v, K, qkv.narrow(2, H + K, K));
 }
 
 template <class T>
 void rope_split_backward(at::Device device, const RopeSplitBackward<T>& args) {
-  const auto [B, tokens, H, K, D] = args.shape;
+  const auto [B, N, H, K, D, by_token] = args.shape;
   const int64_t group = args.kv_per_query_head ? H / K : 1;
-  const int64_t b = B, t = tokens, d = D;
-  const at::Tensor out = tensor(device, args.dqkv_BTC, {b, t, H + 2 * K, d});
+  const int64_t b = B, n = N, d = D;
+  const bool transposed = !by_token;
+  const at::Tensor out = tensor(device, args.dqkv_BTC, {b, n, H + 2 * K, d});
   const auto read = [&](const T* in, int64_t heads, int64_t summed) {
-    return to_wide<T>(tensor(device, in, {b, heads, summed, t, d})).sum(2).transpose(1, 2);
+    return transposed ? to_wide<T>(tensor(device, in, {b, heads, summed, n, d})).sum(2).transpose(1, 2)
+                      : to_wide<T>(tensor(device, in, {b, n, heads, summed, d})).sum(3);
   };
-  out.narrow(2, 0, H).copy_(rotated(device, args.shape, args.tables, read(args.dq_BHTD, H, 1), true));
-  out.narrow(2, H, K).copy_(rotated(device, args.shape, args.tables, read(args.dk_BHTD, K, group), true));
-  out.narrow(2, H + K, K).copy_(read(args.dv_BHTD, K, group));
+  out.narrow(2, 0, H).copy_(rotated(device, args.shape, args.tables, read(args.dq, H, 1), true));
+  out.narrow(2, H, K).copy_(rotated(device, args.shape, args.tables, read(args.dk, K, group), true));
+  out.narrow(2, H + K, K).copy_(read(args.dv, K, group));
 }
 
 namespace {

@@ -25,6 +25,10 @@ RotaryTables<T> tables(const AttentionShape& shape, const at::Tensor& positions)
           shape.max_positions, in<int64_t>(positions), true};
 }
 
+// The kernels of GPUs write their results with the heads of a token side by side if they read q, k and v so. Then the
+// result needs no copy.
+bool is_by_token(const at::Device& device) { return !device.is_cpu(); }
+
 // State that backward needs in addition to the saved tensors.
 struct Held : torch::CustomClassHolder {
   Held(const AttentionCore& core_in, const Microbatch& batch_in, const AttentionShape& shape_in)
@@ -38,13 +42,16 @@ struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const c10::intrusive_ptr<Held>& held) {
     const AttentionShape& shape = held->shape;
     const int64_t B = qkv.size(0), T = qkv.size(1), D = shape.head_dim;
-    const at::Tensor q = at::empty({B, shape.heads, T, D}, qkv.options());
-    const at::Tensor k = at::empty({B, shape.kv_heads, T, D}, qkv.options());
-    const at::Tensor v = at::empty({B, shape.kv_heads, T, D}, qkv.options());
+    const bool by_token = is_by_token(qkv.device());
+    const auto heads_of = [&](int64_t heads) {
+      return by_token ? at::empty({B, T, heads, D}, qkv.options()).transpose(1, 2)
+                      : at::empty({B, heads, T, D}, qkv.options());
+    };
+    const at::Tensor q = heads_of(shape.heads), k = heads_of(shape.kv_heads), v = heads_of(shape.kv_heads);
     by_element(qkv, [&]<class E>(E) {
-      rope_split_forward<E>(qkv.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D},
-                             .tables = tables<E>(shape, held->batch.positions_BT),
-                             .qkv_BTC = in<E>(qkv), .q_BHTD = out<E>(q), .k_BHTD = out<E>(k), .v_BHTD = out<E>(v)});
+      rope_split_forward<E>(qkv.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D, by_token},
+                                             .tables = tables<E>(shape, held->batch.positions_BT),
+                                             .qkv_BTC = in<E>(qkv), .q = out<E>(q), .k = out<E>(k), .v = out<E>(v)});
     });
     std::vector<at::Tensor> kept = held->core.forward(q, k, v, held->batch, shape);
     const at::Tensor side_by_side = kept[0].transpose(1, 2).reshape({B, T, shape.heads * D});
@@ -62,15 +69,19 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor dout = gradients[0].contiguous().view({B, T, shape.heads, D}).transpose(1, 2);
     AttentionGradients g = held->core.backward(dout, context->get_saved_variables(), held->batch, shape);
     const auto type = gradients[0].scalar_type();
-    const at::Tensor dq = g.dq_BHTD.to(type).contiguous(), dk = g.dk_BKSD.to(type).contiguous();
-    const at::Tensor dv = g.dv_BKSD.to(type).contiguous();
+    const bool by_token = is_by_token(gradients[0].device());
+    const auto dense = [&](const at::Tensor& d_BHTD) {
+      return by_token ? d_BHTD.to(type).transpose(1, 2).contiguous() : d_BHTD.to(type).contiguous();
+    };
+    const at::Tensor dq = dense(g.dq_BHTD), dk = dense(g.dk_BKSD), dv = dense(g.dv_BKSD);
+    const bool per_query = g.dk_BKSD.size(1) != shape.kv_heads;
     g = {};
     const at::Tensor dqkv = at::empty({B, T, (shape.heads + 2 * shape.kv_heads) * D}, gradients[0].options());
     by_element(dq, [&]<class E>(E) {
-      rope_split_backward<E>(dq.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D},
-                              .tables = tables<E>(shape, held->batch.positions_BT),
-                              .dq_BHTD = in<E>(dq), .dk_BHTD = in<E>(dk), .dv_BHTD = in<E>(dv),
-                              .kv_per_query_head = dk.size(1) != shape.kv_heads, .dqkv_BTC = out<E>(dqkv)});
+      rope_split_backward<E>(dq.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D, by_token},
+                                             .tables = tables<E>(shape, held->batch.positions_BT),
+                                             .dq = in<E>(dq), .dk = in<E>(dk), .dv = in<E>(dv),
+                                             .kv_per_query_head = per_query, .dqkv_BTC = out<E>(dqkv)});
     });
     return {dqkv, at::Tensor()};
   }

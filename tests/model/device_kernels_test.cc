@@ -55,7 +55,7 @@ at::Tensor random(at::IntArrayRef shape, at::ScalarType type) { return at::randn
 
 void check_norms(const Place& place) {
   for (const at::ScalarType type : kTypes) {
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 64}, {3, 1000}, {67, 2048}, {2, 4099}, {1, 1}}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 64}, {3, 1000}, {67, 2048}, {17, 8192}, {2, 9000}, {2, 4099}, {1, 1}}) {
       const at::Tensor x = random({rows, cols}, type), none = at::zeros({rows, cols}, type);
       const at::Tensor rstd = at::zeros({rows}, wide(type));
       for (const bool adds : {false, true}) {
@@ -138,7 +138,7 @@ void check_rotary(const Place& place) {
   constexpr int64_t B = 2, N = 5, kPositions = 11;
   for (const at::ScalarType type : kTypes) {
     for (const auto& [H, K, D] : {std::tuple<int64_t, int64_t, int64_t>{4, 2, 32}, {3, 3, 6}, {6, 1, 128}}) {
-      for (const bool rotates : {true, false}) {
+      for (const auto& [rotates, by_token] : {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
         const at::Tensor angles = random({kPositions, D / 2}, wide(type));
         const at::Tensor positions = at::randint(0, kPositions, {B, N}, at::kLong);
         const auto tables = [&]<class T>(const Tensors& t, T) -> RotaryTables<T> {
@@ -151,9 +151,9 @@ void check_rotary(const Place& place) {
                              at::zeros_like(k)},
                      tolerance_of(type), "rotary positions", [&](const Place& at, const Tensors& t) {
                        by_element(qkv, [&]<class T>(T) {
-                         RUN(at, rope_split_forward, RopeSplitForward<T>{.shape = {B, N, H, K, D}, .tables = tables(t, T{}),
-                                                        .qkv_BTC = in<T>(t[3]), .q_BHTD = out<T>(t[4]),
-                                                        .k_BHTD = out<T>(t[5]), .v_BHTD = out<T>(t[6])});
+                         RUN(at, rope_split_forward, RopeSplitForward<T>{.shape = {B, N, H, K, D, by_token}, .tables = tables(t, T{}),
+                                                        .qkv_BTC = in<T>(t[3]), .q = out<T>(t[4]),
+                                                        .k = out<T>(t[5]), .v = out<T>(t[6])});
                        });
                      });
         for (const bool per_query : {false, true}) {
@@ -161,9 +161,9 @@ void check_rotary(const Place& place) {
           expect_equal(place, {angles.cos(), angles.sin(), positions, at::zeros_like(qkv), q, key_gradient(), key_gradient()},
                        2 * tolerance_of(type), "backward of rotary positions", [&](const Place& at, const Tensors& t) {
                          by_element(qkv, [&]<class T>(T) {
-                           RUN(at, rope_split_backward, RopeSplitBackward<T>{.shape = {B, N, H, K, D}, .tables = tables(t, T{}),
-                                                           .dq_BHTD = in<T>(t[4]), .dk_BHTD = in<T>(t[5]),
-                                                           .dv_BHTD = in<T>(t[6]), .kv_per_query_head = per_query,
+                           RUN(at, rope_split_backward, RopeSplitBackward<T>{.shape = {B, N, H, K, D, by_token}, .tables = tables(t, T{}),
+                                                           .dq = in<T>(t[4]), .dk = in<T>(t[5]),
+                                                           .dv = in<T>(t[6]), .kv_per_query_head = per_query,
                                                            .dqkv_BTC = out<T>(t[3])});
                          });
                        });

@@ -61,13 +61,13 @@ void rope_forward(const RopeSplitForward<T>& args, int64_t begin, int64_t end) {
     const auto write = [&](T* out, int64_t heads, int64_t head, Angles<T> turn) ORTHANT_BODY {
       const T* from = in;
       const auto load_input = [=](int64_t i, auto part) ORTHANT_BODY { return load(from + i, part); };
-      write_head<false>(turn, dim, load_input, out + ((sequence * heads + head) * shape.tokens + t) * dim);
+      write_head<false>(turn, dim, load_input, out + shape.offset(sequence, heads, head, t));
       in += dim;
     };
-    for (int64_t head = 0; head < shape.heads; ++head) write(args.q_BHTD, shape.heads, head, angles);
-    for (int64_t head = 0; head < shape.kv_heads; ++head) write(args.k_BHTD, shape.kv_heads, head, angles);
+    for (int64_t head = 0; head < shape.heads; ++head) write(args.q, shape.heads, head, angles);
+    for (int64_t head = 0; head < shape.kv_heads; ++head) write(args.k, shape.kv_heads, head, angles);
     for (int64_t head = 0; head < shape.kv_heads; ++head) {
-      write(args.v_BHTD, shape.kv_heads, head, Angles<T>{nullptr, nullptr});
+      write(args.v, shape.kv_heads, head, Angles<T>{nullptr, nullptr});
     }
   }
 }
@@ -78,14 +78,14 @@ void rope_backward(const RopeSplitBackward<T>& args, int64_t begin, int64_t end)
   const int64_t dim = shape.head_dim;
   const int64_t width = (shape.heads + 2 * shape.kv_heads) * dim;
   const int64_t group = args.kv_per_query_head ? shape.heads / shape.kv_heads : 1;
-  const int64_t head_stride = shape.tokens * dim;
+  const int64_t head_stride = shape.by_token ? dim : shape.tokens * dim;
   for (int64_t token = begin; token < end; ++token) {
     const auto angles = angles_of<T>(args.tables, shape, token);
     const int64_t sequence = token / shape.tokens;
     const int64_t t = token % shape.tokens;
     T* out = args.dqkv_BTC + token * width;
     const auto write = [&](const T* d_out, int64_t heads, int64_t head, int64_t summed, Angles<T> turn) ORTHANT_BODY {
-      const T* from = d_out + ((sequence * heads + head * summed) * shape.tokens + t) * dim;
+      const T* from = d_out + shape.offset(sequence, heads, head * summed, t);
       const auto load_input = [=](int64_t i, auto part) ORTHANT_BODY {
         auto sum = load(from + i, part);
         for (int64_t g = 1; g < summed; ++g) sum = hn::Add(sum, load(from + g * head_stride + i, part));
@@ -95,10 +95,10 @@ void rope_backward(const RopeSplitBackward<T>& args, int64_t begin, int64_t end)
       out += dim;
     };
     const int64_t kv_heads = shape.kv_heads * group;
-    for (int64_t head = 0; head < shape.heads; ++head) write(args.dq_BHTD, shape.heads, head, 1, angles);
-    for (int64_t head = 0; head < shape.kv_heads; ++head) write(args.dk_BHTD, kv_heads, head, group, angles);
+    for (int64_t head = 0; head < shape.heads; ++head) write(args.dq, shape.heads, head, 1, angles);
+    for (int64_t head = 0; head < shape.kv_heads; ++head) write(args.dk, kv_heads, head, group, angles);
     for (int64_t head = 0; head < shape.kv_heads; ++head) {
-      write(args.dv_BHTD, kv_heads, head, group, Angles<T>{nullptr, nullptr});
+      write(args.dv, kv_heads, head, group, Angles<T>{nullptr, nullptr});
     }
   }
 }

@@ -13,6 +13,13 @@ struct RotaryShape {
   int64_t heads;     // H
   int64_t kv_heads;  // Hk; must divide H
   int64_t head_dim;  // D; even if heads are rotated
+  bool by_token = false;  // q, k, v and their gradients are [B, T, heads, D] in memory, in place of [B, heads, T, D]
+
+  /// Offset of a head of a token in q, k, v or their gradients with this number of heads.
+  constexpr int64_t offset(int64_t sequence, int64_t of_heads, int64_t head, int64_t token) const {
+    return by_token ? ((sequence * tokens + token) * of_heads + head) * head_dim
+                    : ((sequence * of_heads + head) * tokens + token) * head_dim;
+  }
 };
 
 /// The rotation angles. Element k is paired with element k + D/2 (the half-split convention of Hugging Face's LLaMA).
@@ -30,9 +37,9 @@ struct RopeSplitForward {
   RotaryShape shape;
   RotaryTables<T> tables;
   const T* qkv_BTC;  // [B, T, (H + 2 Hk) D]
-  T* q_BHTD;         // out, dense
-  T* k_BHTD;         // out, dense, Hk heads
-  T* v_BHTD;         // out, dense, Hk heads
+  T* q;              // out, dense
+  T* k;              // out, dense, Hk heads
+  T* v;              // out, dense, Hk heads
 };
 
 /// Splits the projection by heads, rotates q and k by the angles of their positions, and copies v. T is float, Bf16 or
@@ -44,9 +51,9 @@ template <class T>
 struct RopeSplitBackward {
   RotaryShape shape;
   RotaryTables<T> tables;
-  const T* dq_BHTD;
-  const T* dk_BHTD;         // Hk heads, or H heads if kv_per_query_head
-  const T* dv_BHTD;         // as dk_BHTD
+  const T* dq;
+  const T* dk;              // Hk heads, or H heads if kv_per_query_head
+  const T* dv;              // as dk
   bool kv_per_query_head;   // dk and dv have H heads; each group of H / Hk heads is summed in order
   T* dqkv_BTC;              // out, [B, T, (H + 2 Hk) D]; every element is written
 };

@@ -36,18 +36,18 @@ struct Case {
     rope_split_forward(RopeSplitForward<T>{.shape = shape,
                                            .tables = tables(),
                                            .qkv_BTC = qkv.data(),
-                                           .q_BHTD = q.data(),
-                                           .k_BHTD = k.data(),
-                                           .v_BHTD = v.data()});
+                                           .q = q.data(),
+                                           .k = k.data(),
+                                           .v = v.data()});
   }
 
   /// Takes q, k, v as the gradients and overwrites qkv.
   void backward() {
     rope_split_backward(RopeSplitBackward<T>{.shape = shape,
                                              .tables = tables(),
-                                             .dq_BHTD = q.data(),
-                                             .dk_BHTD = k.data(),
-                                             .dv_BHTD = v.data(),
+                                             .dq = q.data(),
+                                             .dk = k.data(),
+                                             .dv = v.data(),
                                              .kv_per_query_head = kv_per_query_head,
                                              .dqkv_BTC = qkv.data()});
   }

@@ -51,17 +51,18 @@ __global__ void swiglu_backward_row(SwigluBackward<T> args) {
 // One block of threads for each token. An item is N pairs of a head's elements k and k + D/2.
 template <class T, int N>
 __global__ void rope_forward(RopeSplitForward<T> args) {
-  const auto [B, T_, H, K, D] = args.shape;
-  const int64_t token = blockIdx.x, b = token / T_, t = token % T_, half = D / 2, items = half / N;
+  const RotaryShape& shape = args.shape;
+  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N;
+  const int64_t token = blockIdx.x, b = token / shape.tokens, t = token % shape.tokens;
   const T* in = args.qkv_BTC + token * (H + 2 * K) * D;
   const int64_t position =
       args.tables.cos == nullptr ? 0 : args.tables.positions[args.tables.positions_per_batch ? token : t];
   for (int64_t item = threadIdx.x; item < (H + 2 * K) * items; item += kBlock) {
     const int64_t head = item / items, i = item % items * N;
     const bool is_query = head < H, is_value = head >= H + K;
-    T* out = is_query   ? args.q_BHTD + ((b * H + head) * T_ + t) * D
-             : is_value ? args.v_BHTD + ((b * K + head - H - K) * T_ + t) * D
-                        : args.k_BHTD + ((b * K + head - H) * T_ + t) * D;
+    T* out = is_query   ? args.q + shape.offset(b, H, head, t)
+             : is_value ? args.v + shape.offset(b, K, head - H - K, t)
+                        : args.k + shape.offset(b, K, head - H, t);
     Wide<T> x[N], y[N];
     load(in + head * D + i, x);
     load(in + head * D + half + i, y);
@@ -92,8 +93,10 @@ __device__ inline void add_heads(const T* from, int64_t heads, int64_t stride, W
 
 template <class T, int N>
 __global__ void rope_backward(RopeSplitBackward<T> args) {
-  const auto [B, T_, H, K, D] = args.shape;
-  const int64_t token = blockIdx.x, b = token / T_, t = token % T_, half = D / 2, items = half / N;
+  const RotaryShape& shape = args.shape;
+  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N;
+  const int64_t token = blockIdx.x, b = token / shape.tokens, t = token % shape.tokens;
+  const int64_t head_stride = shape.by_token ? D : shape.tokens * D;
   const int64_t group = args.kv_per_query_head ? H / K : 1;
   T* out = args.dqkv_BTC + token * (H + 2 * K) * D;
   const int64_t position =
@@ -103,11 +106,11 @@ __global__ void rope_backward(RopeSplitBackward<T> args) {
     const bool is_query = head < H, is_value = head >= H + K;
     const int64_t summed = is_query ? 1 : group, heads = is_query ? H : K * group;
     const int64_t first = (is_query ? head : is_value ? head - H - K : head - H) * summed;
-    const T* from = (is_query ? args.dq_BHTD : is_value ? args.dv_BHTD : args.dk_BHTD) +
-                    ((b * heads + first) * T_ + t) * D;
+    const T* from =
+        (is_query ? args.dq : is_value ? args.dv : args.dk) + shape.offset(b, heads, first, t);
     Wide<T> x[N], y[N];
-    add_heads(from + i, summed, T_ * D, x);
-    add_heads(from + half + i, summed, T_ * D, y);
+    add_heads(from + i, summed, head_stride, x);
+    add_heads(from + half + i, summed, head_stride, y);
     if (!is_value && args.tables.cos != nullptr) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -201,7 +204,7 @@ template <class T>
 void rope_split_forward(const RopeSplitForward<T>& args, Stream stream) {
   const auto tokens = static_cast<unsigned>(args.shape.batch * args.shape.tokens);
   if (tokens == 0) return;
-  if (fits_packs<T>(args.shape.head_dim / 2, {args.qkv_BTC, args.q_BHTD, args.k_BHTD, args.v_BHTD})) {
+  if (fits_packs<T>(args.shape.head_dim / 2, {args.qkv_BTC, args.q, args.k, args.v})) {
     rope_forward<T, kPack<T>><<<tokens, kBlock, 0, stream>>>(args);
   } else {
     rope_forward<T, 1><<<tokens, kBlock, 0, stream>>>(args);
@@ -213,7 +216,7 @@ template <class T>
 void rope_split_backward(const RopeSplitBackward<T>& args, Stream stream) {
   const auto tokens = static_cast<unsigned>(args.shape.batch * args.shape.tokens);
   if (tokens == 0) return;
-  if (fits_packs<T>(args.shape.head_dim / 2, {args.dqkv_BTC, args.dq_BHTD, args.dk_BHTD, args.dv_BHTD})) {
+  if (fits_packs<T>(args.shape.head_dim / 2, {args.dqkv_BTC, args.dq, args.dk, args.dv})) {
     rope_backward<T, kPack<T>><<<tokens, kBlock, 0, stream>>>(args);
   } else {
     rope_backward<T, 1><<<tokens, kBlock, 0, stream>>>(args);

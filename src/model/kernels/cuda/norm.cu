@@ -98,13 +98,71 @@ __global__ void sum_parts(RmsNormBackward<T> args, int64_t rows_of_part, Wide<T>
   partial[blockIdx.y * args.cols + col] = sum;
 }
 
+// The same sums together with the gradient of s, in one pass over memory: a block of threads has a part of the rows, and
+// each thread the same kPacks packs of N columns of all of them.
+template <class T, int N, int kPacks>
+__global__ void backward_of_parts(RmsNormBackward<T> args, int64_t rows_of_part, Wide<T>* partial) {
+  using W = Wide<T>;
+  const int64_t begin = blockIdx.x * rows_of_part;
+  const int64_t end = begin + rows_of_part < args.rows ? begin + rows_of_part : args.rows;
+  const auto width = static_cast<double>(args.dots != nullptr ? args.width : args.cols);
+  const auto column_of = [](int pack) { return (pack * kBlock + static_cast<int>(threadIdx.x)) * N; };
+  W gamma[kPacks][N] = {}, sums[kPacks][N] = {};
+#pragma unroll
+  for (int pack = 0; pack < kPacks; ++pack) {
+    if (column_of(pack) < args.cols) load(args.gamma + column_of(pack), gamma[pack]);
+  }
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t offset = row_offset(args.groups, row, args.cols);
+    W dy[kPacks][N] = {}, s[kPacks][N] = {}, dot = 0;
+#pragma unroll
+    for (int pack = 0; pack < kPacks; ++pack) {
+      if (column_of(pack) >= args.cols) continue;
+      load(args.dy + offset + column_of(pack), dy[pack]);
+      load(args.s + offset + column_of(pack), s[pack]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) dot += dy[pack][j] * gamma[pack][j] * s[pack][j];
+    }
+    dot = args.dots != nullptr ? args.dots[row] : sum_over_row<kBlock>(dot);
+    const W rstd = args.rstd[row];
+    const auto r = static_cast<double>(rstd);
+    const auto pull = static_cast<W>(r * r * r * static_cast<double>(dot) / width);
+#pragma unroll
+    for (int pack = 0; pack < kPacks; ++pack) {
+      if (column_of(pack) >= args.cols) continue;
+      W dsum[N] = {};
+      if (args.dsum != nullptr) load(args.dsum + offset + column_of(pack), dsum);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const W scaled = dy[pack][j] * rstd;
+        sums[pack][j] += scaled * s[pack][j];
+        dsum[j] += scaled * gamma[pack][j] - s[pack][j] * pull;
+      }
+      store(dsum, args.dx + offset + column_of(pack));
+    }
+  }
+#pragma unroll
+  for (int pack = 0; pack < kPacks; ++pack) {
+    for (int j = 0; j < N && column_of(pack) < args.cols; ++j) {
+      partial[blockIdx.x * args.cols + column_of(pack) + j] = sums[pack][j];
+    }
+  }
+}
+
+// Adds the parts to the sum, in an order that depends on their number only. A block has 32 columns, and 8 threads for
+// each.
 template <class N>
 __global__ void add_parts(const N* partial, int64_t parts, int64_t cols, N* out) {
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (col >= cols) return;
-  N sum = out[col];
-  for (int64_t part = 0; part < parts; ++part) sum += partial[part * cols + col];
-  out[col] = sum;
+  __shared__ N sums[8][kWarp];
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  N sum = 0;
+#pragma unroll 4
+  for (int64_t part = threadIdx.y; part < parts && col < cols; part += 8) sum += partial[part * cols + col];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  for (int part = 1; part < 8; ++part) sum += sums[part][threadIdx.x];
+  out[col] += sum;
 }
 
 // Calls launch.operator()<N, kThreads>() with the elements of a pack and the threads of a row that fit.
@@ -131,20 +189,36 @@ void rms_norm_forward(const RmsNormForward<T>& args, Stream stream) {
 }
 
 int64_t rms_norm_partial_rows(int64_t rows) {
-  // Enough parts to occupy the device, each of at least 32 rows.
-  return std::clamp<int64_t>(rows / 32, 1, 256);
+  // Enough parts to occupy the device: four blocks of threads for each of 132 multiprocessors.
+  return std::clamp<int64_t>(rows / 8, 1, 528);
 }
 
 template <class T>
 void rms_norm_backward(const RmsNormBackward<T>& args, Wide<T>* partial, Stream stream) {
   if (args.rows == 0) return;
-  // dx may alias dy, so the sums over rows come first.
   const int64_t most = rms_norm_partial_rows(args.rows), rows_of_part = (args.rows + most - 1) / most;
-  const unsigned parts = blocks_for(args.rows, rows_of_part), columns = blocks_for(args.cols, 128);
-  sum_parts<T><<<dim3(columns, parts), 128, 0, stream>>>(args, rows_of_part, partial);
-  add_parts<<<columns, 128, 0, stream>>>(partial, static_cast<int64_t>(parts), args.cols, args.dgamma);
+  const unsigned parts = blocks_for(args.rows, rows_of_part);
+  const auto add = [&] {
+    add_parts<<<blocks_for(args.cols, kWarp), dim3(kWarp, 8), 0, stream>>>(partial, static_cast<int64_t>(parts),
+                                                                           args.cols, args.dgamma);
+    check_launch("rms_norm_backward");
+  };
   const bool packs = fits_packs<T>(args.cols, {args.dy, args.s, args.gamma, args.dsum, args.dx}) &&
                      args.groups.stride % kPack<T> == 0;
+  constexpr int64_t kColsInRegisters = 32 * kBlock;
+  if (sizeof(T) < sizeof(double) && packs && args.cols > kColsOfWarp && args.cols <= kColsInRegisters) {
+    constexpr int N = kPack<T>;
+    const int64_t each = (args.cols + kBlock * N - 1) / (kBlock * N);  // packs of a thread
+    const auto launch = [&]<int kPacks>() {
+      backward_of_parts<T, N, kPacks><<<parts, kBlock, 0, stream>>>(args, rows_of_part, partial);
+    };
+    each <= 1 ? launch.template operator()<1>() : each <= 2 ? launch.template operator()<2>()
+    : each <= 4 ? launch.template operator()<4>() : launch.template operator()<8>();
+    return add();
+  }
+  // dx may alias dy, so the sums over rows come first.
+  sum_parts<T><<<dim3(blocks_for(args.cols, 128), parts), 128, 0, stream>>>(args, rows_of_part, partial);
+  add();
   with_shape<T>(args.cols, packs, [&]<int N, int kThreads>() {
     backward<T, N, kThreads><<<blocks_for(args.rows, kBlock / kThreads), kBlock, 0, stream>>>(args);
   });

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Measures whole training steps of Orthant on one GPU, on the cases of steps.py (PyTorch), and compares each with its
+plan.
+
+A case runs as `orthant train` until it has measured some steps; it is then killed, so that it saves no checkpoint. Each
+line of the output is one case as JSON: its sizes, the median time of a step, the peak bytes of the device's tensors, and
+both as `orthant plan` gives them for this hardware.
+
+  python3 benchmarks/gpu/train.py --orthant build/orthant > h100-train.jsonl
+  python3 benchmarks/gpu/train.py --orthant build/orthant --only 8B 1B --hardware h200-8x
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cases import CASES, WIDTHS  # from this folder
+
+STEPS = 7
+WARMUP_STEPS = 2
+LONGEST_S = 150  # of one case
+
+RUN_FILE = """
+[run]
+ranks = 1
+device = "cuda"
+hardware = "{hardware}"
+[model]
+vocab_size = {width.vocabulary}
+hidden_size = {width.hidden}
+intermediate_size = {width.mlp}
+num_hidden_layers = {case.layers}
+num_attention_heads = {width.heads}
+num_key_value_heads = {width.kv_heads}
+head_dim = {width.head}
+max_position_embeddings = {case.seq_len}
+rope_theta = 500000.0
+[training]
+dtype = "bfloat16"
+seq_len = {case.seq_len}
+local_batch_size = {case.sequences}
+global_batch_size = {sequences}
+steps = 1000
+[activation_checkpoint]
+mode = "{mode}"
+[data]
+path = ["{text}"]
+tokenizer = "byte"
+validation = 0
+[validation]
+freq = 0
+[job]
+dump_folder = "{folder}/run"
+"""
+
+
+def run_file(case, folder, text, hardware):
+    path = folder / "run.toml"
+    path.write_text(RUN_FILE.format(case=case, width=WIDTHS[case.width], sequences=case.sequences * case.microbatches,
+                                    mode="full" if case.recompute else "none", text=text, folder=folder,
+                                    hardware=hardware))
+    return path
+
+
+def steps_of(metrics):
+    """The complete lines of metrics.jsonl."""
+    if not metrics.exists():
+        return []
+    return [json.loads(line) for line in metrics.read_text().split("\n")[:-1]]
+
+
+def measure(orthant, case, text, hardware):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = run_file(case, folder, text, hardware)
+        planned = subprocess.run([orthant, "plan", file, "--json"], capture_output=True, text=True)
+        if planned.returncode != 0:
+            raise RuntimeError(planned.stderr)
+        plan = json.loads(planned.stdout)
+        with open(folder / "log", "w") as log:
+            running = subprocess.Popen([orthant, "train", file], stdout=log, stderr=log)
+            deadline = time.monotonic() + LONGEST_S
+            while len(steps_of(folder / "run/metrics.jsonl")) < STEPS and running.poll() is None:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.2)
+            running.kill()
+            running.wait()
+        steps = steps_of(folder / "run/metrics.jsonl")[WARMUP_STEPS:]
+        if not steps:
+            raise RuntimeError((folder / "log").read_text().strip().split("\n")[-1])
+        return {**case._asdict(), "step_seconds": statistics.median(step["step_seconds"] for step in steps),
+                "planned_seconds": plan["step_seconds"], "peak_bytes": steps[-1]["peak_memory_bytes"],
+                "planned_bytes": max(c["memory_bytes"]["total"] for c in plan["classes"]), "steps": len(steps),
+                "tokens_per_second": statistics.median(step["tokens_per_second"] for step in steps),
+                "mfu": statistics.median(step["mfu"] for step in steps)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orthant", default="build/orthant", help="program that was built with CUDA")
+    parser.add_argument("--text", help="training text of at least 300 kB (default: the sources of Orthant)")
+    parser.add_argument("--hardware", default="h100-8x", help="profile of the plans")
+    parser.add_argument("--only", nargs="*", help="widths to measure (default: all)")
+    arguments = parser.parse_args()
+    root = Path(__file__).resolve().parent.parent.parent
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        if not arguments.text:
+            for source in sorted(root.glob("src/**/*.cc")):
+                file.write(source.read_text())
+            file.flush()
+        for case in CASES:
+            if arguments.only and case.width not in arguments.only:
+                continue
+            try:
+                line = measure(arguments.orthant, case, os.path.abspath(arguments.text or file.name), arguments.hardware)
+                print(json.dumps(line), flush=True)
+            except RuntimeError as error:  # out of memory, for example: the other cases still run
+                print(f"{case}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
