@@ -1,18 +1,22 @@
 # The front door: `make train` and `make test` set everything up by themselves. `make help` lists the rest.
-BUILD ?= build
+# CUDA=1 builds for GPUs, in a folder of its own.
+cuda := $(filter 1,$(CUDA))
+BUILD ?= $(if $(cuda),build-cuda,build)
 PREFIX ?= /usr/local
+# KERNELS=aten replaces the CPU's kernels with ATen's operators, to test those.
+export ORTHANT_KERNELS = $(or $(KERNELS),simd)
 export ORTHANT_SETUP_LOG = $(BUILD)/setup/log
 setup := tools/setup.sh
 
 # Set-up leaves two stamps in $(BUILD)/setup: packages (younger than packages.txt) and torch (holds the wheel's folder).
 torch_stamp := $(BUILD)/setup/torch
 torch_dir = $(shell cat $(torch_stamp) 2>/dev/null)
-ifeq ($(wildcard $(torch_dir)/lib/libtorch_cpu.so),)
+ifeq ($(wildcard $(torch_dir)/lib/libtorch_$(if $(cuda),cuda,cpu).so),)
 $(shell rm -f $(torch_stamp))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full install clean
+.PHONY: help setup build train test test-full cuda-check install clean
 
 help: ## this list
 	@echo 'Orthant trains transformers across many devices.'
@@ -21,6 +25,7 @@ help: ## this list
 	  while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  BUILD=$(BUILD)  build folder     JOBS=N  compile jobs (default: as cores and memory allow)'
+	@echo '  CUDA=1       with every command: for NVIDIA GPUs, in build-cuda'
 
 setup: $(BUILD)/build.ninja ## Debian packages, libtorch, configure (each only if missing)
 
@@ -34,12 +39,17 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 # Runs three entries at a time on two cores: many wait for messages or processes, and each rank uses one thread.
 run_tests = ctest --test-dir $(BUILD) --parallel 3 --output-on-failure --no-tests=error
 
-test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest
+test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest, KERNELS=aten
 	@$(run_tests) $(if $(TESTS),-L '$(TESTS)') -LE full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
 
 test-full: build $(BUILD)/setup/test_python ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers
 	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) benchmarks
 	@$(run_tests) -L full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
+
+cuda-check: ## compile and link everything that runs on GPUs; needs nvcc, but no GPU
+	@$(MAKE) setup CUDA=1 BUILD=build-cuda
+	@ninja -C build-cuda -j $(or $(JOBS),$$($(setup) jobs)) orthant model_tests comm_tests
+	@build-cuda/orthant --version
 
 install: build ## copy the program to PREFIX/bin (default /usr/local)
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'
@@ -53,11 +63,11 @@ $(BUILD)/setup/packages: packages.txt
 	@touch $@
 
 $(torch_stamp): $(BUILD)/setup/packages
-	@$(setup) torch $@
+	@$(setup) torch $@ $(if $(cuda),cuda)
 
 $(BUILD)/setup/test_python: tests/python-packages.txt $(torch_stamp)
 	@$(setup) test_python $@
 
 $(BUILD)/build.ninja: $(torch_stamp)
-	@$(setup) quietly Configuring cmake -G Ninja -S . -B $(BUILD) -DORTHANT_TORCH_DIR="$(torch_dir)"
+	@$(setup) quietly Configuring cmake -G Ninja -S . -B $(BUILD) -DORTHANT_TORCH_DIR="$(torch_dir)" $(if $(cuda),-DORTHANT_CUDA=ON)
 	@touch $@

@@ -3,9 +3,9 @@
 set(ORTHANT_SANITIZE "" CACHE STRING "sanitizers of the whole tree, as -fsanitize= takes them")
 if(ORTHANT_SANITIZE)
   # The check `vptr` needs type information that libtorch does not export.
-  add_compile_options(-fsanitize=${ORTHANT_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ORTHANT_SANITIZE};-fno-omit-frame-pointer>")
   if(ORTHANT_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize=vptr -fno-sanitize-recover=undefined)
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=vptr;-fno-sanitize-recover=undefined>")
   endif()
   add_link_options(-fsanitize=${ORTHANT_SANITIZE})
 endif()

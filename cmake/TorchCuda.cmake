@@ -39,6 +39,13 @@ find_library(ORTHANT_CUDART_LIBRARY NAMES libcudart.so.13 libcudart.so.12 HINTS 
              PATHS ${_toolkits} PATH_SUFFIXES lib64)
 if(NOT ORTHANT_CUDART_LIBRARY)
   list(APPEND _missing libcudart.so)
+else()
+  string(REGEX MATCH "[0-9]+$" _cudart_major "${ORTHANT_CUDART_LIBRARY}")
+  if(NOT CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL "${_cudart_major}" OR
+     CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL "${_cudart_major}.99")
+    message(FATAL_ERROR "ORTHANT_CUDA=ON: the CUDA compiler has version ${CMAKE_CUDA_COMPILER_VERSION}, but torch was built with CUDA "
+                        "${_cudart_major}. Put nvcc of CUDA ${_cudart_major} first on the PATH.")
+  endif()
 endif()
 if(_missing)
   list(JOIN _missing ", " _missing)
@@ -85,6 +92,8 @@ function(orthant_cuda_kernels target folder)
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${ORTHANT_CUDA_ARCHITECTURES}" CUDA_STANDARD 20
                         CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -DORTHANT_CUDA)
+  # The updates of optimizers name their fused multiply-adds, so that they have the bits of the CPU's kernels.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/${folder}/elementwise.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${ORTHANT_CUDART_LIBRARY})
 endfunction()

@@ -2,7 +2,8 @@
 # Installs what a build needs, and prints progress. The Makefile calls it; each part can be run alone:
 #
 #   tools/setup.sh packages          installs the missing Debian packages of packages.txt (asks for root only if needed)
-#   tools/setup.sh torch FILE        finds or installs libtorch; writes the directory of the torch wheel to FILE
+#   tools/setup.sh torch FILE [cuda] finds or installs libtorch, with `cuda` one for GPUs; writes the directory of the
+#                                    torch wheel to FILE
 #   tools/setup.sh test_python FILE  installs tests/python-packages.txt into .venv, touches FILE; only warns on failure
 #   tools/setup.sh jobs              prints how many compile jobs this machine has cores and memory for
 #   tools/setup.sh quietly TEXT CMD  runs CMD and shows its output only if it fails; prints one line of progress if CMD
@@ -11,6 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 torch_pin=2.13.0                 # the version that pip installs if no supported torch is found
+torch_cuda_pin=2.11.0            # the same for GPUs: the version whose kernels were measured
 torch_oldest=2.11 torch_below=2.14
 mib_per_job=1600                 # MiB of memory per compile job; a file that includes ATen and c10d takes 1.2 GB
 corpus=/usr/share/doc/jargon-text/jargon.txt.gz
@@ -119,16 +121,17 @@ these Debian packages (in brackets: what was looked for). Install them, then run
   [ -z "$needed" ] || fail "apt-get ended well, yet these packages are still missing: $needed"
 }
 
-# Prints the directory of the torch that the given python imports, if its version is supported and its files exist.
+# Prints the directory of the torch that the given python imports, if its version is supported and its files exist. The
+# second argument is cpu or cuda.
 supported_torch() {
-  "$1" - "$torch_oldest" "$torch_below" 2>/dev/null <<'PY'
+  "$1" - "$torch_oldest" "$torch_below" "$2" 2>/dev/null <<'PY'
 import os, re, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 version, oldest, below = (tuple(int(n) for n in re.match(r"(\d+)\.(\d+)", text).groups())
-                          for text in (torch.__version__, sys.argv[1], sys.argv[2]))
+                          for text in (torch.__version__, *sys.argv[1:3]))
 folder = os.path.dirname(os.path.abspath(torch.__file__))
-files = ("lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen/ATen.h")
+files = (f"lib/libtorch_{sys.argv[3]}.so", "lib/libc10.so", "include/ATen/ATen.h")
 if oldest <= version < below and all(os.path.exists(os.path.join(folder, name)) for name in files):
     print(folder)
 PY
@@ -136,23 +139,29 @@ PY
 
 torch() {
   found=
-  for python in python3 .venv/bin/python3; do
+  kind=${2:-cpu} venv=.venv pin=$torch_pin
+  if [ "$kind" = cuda ]; then
+    venv=.venv-cuda pin=$torch_cuda_pin
+    command -v nvcc >/dev/null || fail "there is no CUDA compiler (nvcc) on the PATH." \
+      "Install a CUDA toolkit of version 13, and add its bin folder to the PATH."
+  fi
+  for python in python3 $venv/bin/python3; do
     command -v $python >/dev/null || continue
-    found=$(supported_torch $python) || found=
+    found=$(supported_torch $python $kind) || found=
     [ -z "$found" ] || break
   done
   if [ -z "$found" ]; then
     command -v python3 >/dev/null || fail "python3 is missing." "It is in packages.txt: run make setup."
-    rm -rf .venv
-    quietly "Creating .venv" python3 -m venv .venv ||
+    rm -rf $venv
+    quietly "Creating $venv" python3 -m venv $venv ||
       fail "python3 -m venv failed." "On Debian the module is in python3-venv; elsewhere in your distribution's Python."
-    quietly "Installing torch $torch_pin into .venv" .venv/bin/python3 -m pip install "torch==$torch_pin" || fail \
-      "pip could not install torch==$torch_pin for $(python3 -V)." \
+    quietly "Installing torch $pin into $venv" $venv/bin/python3 -m pip install "torch==$pin" || fail \
+      "pip could not install torch==$pin for $(python3 -V)." \
       "Without a network: put the wheel into a folder and run make PIP_FIND_LINKS=FOLDER setup." \
       "With a torch of your own ($torch_oldest or later, below $torch_below): make it importable by python3."
-    found=$(supported_torch .venv/bin/python3) || found=
-    [ -n "$found" ] || fail "pip installed torch, but .venv/bin/python3 cannot import it:" \
-      "$(.venv/bin/python3 -c 'import torch' 2>&1 | tail -n 1)"
+    found=$(supported_torch $venv/bin/python3 $kind) || found=
+    [ -n "$found" ] || fail "pip installed torch, but $venv/bin/python3 cannot import it, or it lacks libtorch_$kind.so:" \
+      "$($venv/bin/python3 -c 'import torch; print(torch.__version__)' 2>&1 | tail -n 1)"
   fi
   echo "libtorch: $found"
   mkdir -p "$(dirname "$1")"
@@ -187,5 +196,5 @@ jobs() {
 command=${1-}
 case $command in
   packages | torch | test_python | jobs | quietly) shift; "$command" "$@" ;;
-  *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

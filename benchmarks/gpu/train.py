@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Measures whole training steps of Orthant on one GPU, on the cases of steps.py (PyTorch), and compares each with its
-plan.
+"""Measures whole training steps of Orthant on one GPU: the cases of cases.py, which steps.py measures in PyTorch.
+benchmarks/plan/published.py compares plans with both.
 
 A case runs as `orthant train` until it has measured some steps; it is then killed, so that it saves no checkpoint. Each
-line of the output is one case as JSON: its sizes, the median time of a step, the peak bytes of the device's tensors, and
-both as `orthant plan` gives them for this hardware.
+line of the output is one case as JSON: its sizes, the median time of a step, and the peak bytes of the device's tensors.
 
-  python3 benchmarks/gpu/train.py --orthant build/orthant > h100-train.jsonl
-  python3 benchmarks/gpu/train.py --orthant build/orthant --only 8B 1B --hardware h200-8x
+  python3 benchmarks/gpu/train.py > h100-train.jsonl
+  python3 benchmarks/gpu/train.py --only 8B 1B
 """
 import argparse
 import json
@@ -29,7 +28,6 @@ RUN_FILE = """
 [run]
 ranks = 1
 device = "cuda"
-hardware = "{hardware}"
 [model]
 vocab_size = {width.vocabulary}
 hidden_size = {width.hidden}
@@ -59,11 +57,10 @@ dump_folder = "{folder}/run"
 """
 
 
-def run_file(case, folder, text, hardware):
+def run_file(case, folder, text):
     path = folder / "run.toml"
     path.write_text(RUN_FILE.format(case=case, width=WIDTHS[case.width], sequences=case.sequences * case.microbatches,
-                                    mode="full" if case.recompute else "none", text=text, folder=folder,
-                                    hardware=hardware))
+                                    mode="full" if case.recompute else "none", text=text, folder=folder))
     return path
 
 
@@ -74,14 +71,10 @@ def steps_of(metrics):
     return [json.loads(line) for line in metrics.read_text().split("\n")[:-1]]
 
 
-def measure(orthant, case, text, hardware):
+def measure(orthant, case, text):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        file = run_file(case, folder, text, hardware)
-        planned = subprocess.run([orthant, "plan", file, "--json"], capture_output=True, text=True)
-        if planned.returncode != 0:
-            raise RuntimeError(planned.stderr)
-        plan = json.loads(planned.stdout)
+        file = run_file(case, folder, text)
         with open(folder / "log", "w") as log:
             running = subprocess.Popen([orthant, "train", file], stdout=log, stderr=log)
             deadline = time.monotonic() + LONGEST_S
@@ -94,18 +87,16 @@ def measure(orthant, case, text, hardware):
         steps = steps_of(folder / "run/metrics.jsonl")[WARMUP_STEPS:]
         if not steps:
             raise RuntimeError((folder / "log").read_text().strip().split("\n")[-1])
-        return {**case._asdict(), "step_seconds": statistics.median(step["step_seconds"] for step in steps),
-                "planned_seconds": plan["step_seconds"], "peak_bytes": steps[-1]["peak_memory_bytes"],
-                "planned_bytes": max(c["memory_bytes"]["total"] for c in plan["classes"]), "steps": len(steps),
+        return {**WIDTHS[case.width]._asdict(), **case._asdict(), "steps": len(steps),
+                "step_seconds": statistics.median(step["step_seconds"] for step in steps),
                 "tokens_per_second": statistics.median(step["tokens_per_second"] for step in steps),
-                "mfu": statistics.median(step["mfu"] for step in steps)}
+                "mfu": statistics.median(step["mfu"] for step in steps), "peak_bytes": steps[-1]["peak_memory_bytes"]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--orthant", default="build/orthant", help="program that was built with CUDA")
+    parser.add_argument("--orthant", default="build-cuda/orthant", help="program that was built with CUDA")
     parser.add_argument("--text", help="training text of at least 300 kB (default: the sources of Orthant)")
-    parser.add_argument("--hardware", default="h100-8x", help="profile of the plans")
     parser.add_argument("--only", nargs="*", help="widths to measure (default: all)")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parent.parent.parent
@@ -118,7 +109,7 @@ def main():
             if arguments.only and case.width not in arguments.only:
                 continue
             try:
-                line = measure(arguments.orthant, case, os.path.abspath(arguments.text or file.name), arguments.hardware)
+                line = measure(arguments.orthant, case, os.path.abspath(arguments.text or file.name))
                 print(json.dumps(line), flush=True)
             except RuntimeError as error:  # out of memory, for example: the other cases still run
                 print(f"{case}: {error}", file=sys.stderr)

@@ -97,14 +97,18 @@ def print_published(orthant):
                    error(gib, run.peak_gib)])
 
 
-def print_measured(orthant, device):
-    """Prints the steps of benchmarks/gpu/DEVICE-steps.jsonl."""
-    with open(os.path.join(ROOT, "benchmarks", "gpu", f"{device}-steps.jsonl")) as stream:
-        steps = [json.loads(line) for line in stream]
-    print(f"\n{device}, one GPU:\n")
+def steps_of(device, program):
+    """The steps of benchmarks/gpu/DEVICE-PROGRAM.jsonl: `train` is Orthant, and `steps` is PyTorch."""
+    with open(os.path.join(ROOT, "benchmarks", "gpu", f"{device}-{program}.jsonl")) as stream:
+        return [json.loads(line) for line in stream]
+
+
+def print_measured(orthant, device, program):
+    """Prints measured steps together with those that are planned for Orthant."""
+    print(f"\n{device}, one GPU, {'Orthant' if program == 'train' else 'PyTorch'}:\n")
     print_head(["width", "layers", "tokens", "sequences", "microbatches", "recomputed", "step, s", "planned, s", "error",
                 "peak, GiB", "planned, GiB", "error"])
-    for step in steps:
+    for step in steps_of(device, program):
         model = dict(hidden_size=step["hidden"], intermediate_size=step["mlp"], num_hidden_layers=step["layers"],
                      num_attention_heads=step["heads"], num_key_value_heads=step["kv_heads"], head_dim=step["head"],
                      vocab_size=step["vocabulary"], max_position_embeddings=step["seq_len"])
@@ -123,8 +127,8 @@ def main():
     add_orthant_argument(p)
     a = p.parse_args()
     print_published(a.orthant)
-    for device in ("h100", "h200"):
-        print_measured(a.orthant, device)
+    for device, program in (("h100", "train"), ("h100", "steps"), ("h200", "steps")):
+        print_measured(a.orthant, device, program)
 
 
 if __name__ == "__main__":

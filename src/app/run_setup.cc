@@ -1,5 +1,12 @@
 #include "app/run_setup.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
 #include "advice/advised_plan.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -17,13 +24,6 @@
 #include "report/chart.h"
 #include "report/progress_bar.h"
 #include "schedule/draw.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <memory>
-#include <utility>
 
 namespace orthant {
 namespace {
@@ -84,7 +84,10 @@ Config load_run(const RunFileArguments& arguments, int launched, bool only_plans
   }
   check_model_from(config);
   if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
-  check_with_advice(config, {.only_plans = only_plans, .no_cuda = cuda_problem(), .nccl = has_nccl(), .no_ucx = ucx_problem()});
+  check_with_advice(config, {.only_plans = only_plans,
+                             .no_cuda = config.run.device == "cuda" && !only_plans ? cuda_problem() : "",
+                             .nccl = has_nccl(),
+                             .no_ucx = ucx_problem()});
   return config;
 }
 

@@ -27,11 +27,11 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
+#include "data/folder_lock.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
 #include "launch/spawn.h"
 #include "launch/watch.h"
-#include "data/folder_lock.h"
 #include "model/cuda_device.h"
 #include "plan/plan.h"
 #include "runtime/from_plan.h"
@@ -124,7 +124,7 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
   const at::Device device = device_of(plan.config);
   MachineMemory memory;
   if (device.is_cuda()) {
-    const DeviceMemory of_device = cuda_memory(device);
+    const DeviceMemory of_device = read_cuda_memory(device);
     memory = {of_device.total_bytes, of_device.available_bytes, "the GPU"};
   } else {
     memory = machine_memory();
@@ -244,8 +244,9 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     end_if_stopped_early();
     std::string text = brief(error);
     if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
-      text += "\nLower training.local_batch_size or training.seq_len, or set activation_checkpoint.mode to \"full\" (orthant "
-              "plan shows what each saves).";
+      text +=
+          "\nLower training.local_batch_size or training.seq_len, or set activation_checkpoint.mode to \"full\"; "
+          "orthant plan shows the memory of each choice.";
     }
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     // Errors of the system or of a library do not name the rank, which helps to find the cause.

@@ -1,20 +1,19 @@
 // orthant verify: compares the layout of a run file with one device.
-#include "app/verify_text.h"
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "advice/advised_plan.h"
 #include "app/commands.h"
-#include "report/progress_bar.h"
 #include "app/run_setup.h"
+#include "app/verify_text.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
+#include "model/cuda_device.h"
 #include "plan/rounding.h"
-
-#include <nlohmann/json.hpp>
-
-#include <cstdio>
-#include <memory>
-#include <optional>
+#include "report/progress_bar.h"
 
 namespace orthant {
 namespace {
@@ -130,6 +129,7 @@ int verify(const VerifyArguments& arguments) {
   const Plan plan = advised_plan(config, facts);
   check_bounds_detect_mistakes(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
+  if (config.run.device == "cuda") use_expandable_segments();
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
   const VerifyReport report = verify_layout(plan, data, arguments.steps, make_step_progress_callback());
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);

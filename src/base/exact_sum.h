@@ -16,8 +16,11 @@ inline constexpr int64_t kNormBlockElements = 256;
 /// added as numbers(), element by element, in float64: this is exact for up to 2^20 ranks.
 class ExactSum {
  public:
-  /// Number of elements of numbers(), and of digits among them.
+  /// Number of elements of numbers(): the digits, and one for sums above the range.
   static constexpr int kNumbers = 21, kDigits = kNumbers - 1;
+
+  /// A digit has kBits bits; the lowest one of digit 0 stands for 2^kLowest.
+  static constexpr int kBits = 32, kLowest = -320;
 
   /// Adds the value. It must not be negative.
   void add(double value);
@@ -26,13 +29,12 @@ class ExactSum {
   std::array<double, kNumbers> numbers() const;
   /// Adds sums of numbers().
   void add(std::span<const double, kNumbers> numbers);
-  /// Adds digits to the base 2^32 that may be larger than that, up to 2^62. `above_range`: an addend was above the range.
+  /// Adds digits to the base 2^32, each at most 2^62. `above_range`: an addend was above the range.
   void add_digits(std::span<const int64_t, kDigits> digits, bool above_range);
   /// The sum, rounded to within two units in the last place. Equal sums give equal bits.
   double value() const;
 
  private:
-  static constexpr int kBits = 32, kLowest = -320;
   void carry();
 
   std::array<int64_t, kDigits> digits_ = {};

@@ -254,8 +254,8 @@ bool has_nccl() { return false; }
 
 std::unique_ptr<Group> nccl_group(at::Device device, const Store&, int, int, double, OnLost) {
   throw LogicError(
-      fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Configure it with "
-                  "-DORTHANT_CUDA=ON and a CUDA wheel of torch, or keep tensors on the CPU",
+      fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Build it with "
+                  "make build CUDA=1, or keep tensors on the CPU",
                   device.str()));
 }
 

@@ -108,9 +108,17 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
   const bool plans = abilities.only_plans;
   refuse_unless(device == "cpu" || plans || abilities.no_cuda.empty(), "run.device",
                 "must be \"cpu\", because " + abilities.no_cuda);
-  refuse_unless(device == "cpu" || plans || config.run.ranks == 1, "run.ranks",
-                fmt::format("must be 1 with {}, because this version of Orthant trains on one GPU",
-                            config.locate("run.device")), {"run.device"});
+  refuse_unless(
+      device == "cpu" || plans || config.run.ranks == 1, "run.ranks",
+      fmt::format("must be 1 with {}, because this version of Orthant trains on one GPU", config.locate("run.device")),
+      {"run.device"});
+  const int64_t width = config.model.head_dim > 0
+                            ? config.model.head_dim
+                            : config.model.hidden_size / std::max<int64_t>(1, config.model.num_attention_heads);
+  refuse_unless(device == "cpu" || plans || width % 8 == 0 || config.training.dtype == "float64", "model.head_dim",
+                fmt::format("must be a multiple of 8 with {}, whose kernels of attention read 16 bytes at a time",
+                            config.locate("run.device")),
+                {"run.device"});
   refuse_unless(transport != "ucx" || plans || abilities.no_ucx.empty(), "run.transport",
                 "requires UCX, but " + abilities.no_ucx);
   refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport",
@@ -124,7 +132,7 @@ void check_offload(const Config& config, const BuildFeatures& abilities) {
   const auto check = [&](bool offloads, const char* key) {
     if (!offloads || (config.run.device == "cuda" && abilities.only_plans)) return;
     if (config.run.device == "cuda") {
-      refuse(config, key, "must be false, because this version of Orthant plans offloading, but does not train with it");
+      refuse(config, key, "must be false, because this version of Orthant plans offloading but does not train with it");
     }
     refuse(config, key,
            fmt::format("must be false with {}, because the tensors of a CPU rank are in host memory already",

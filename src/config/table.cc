@@ -71,7 +71,7 @@ const Key kTable[] = {
       "limit on the planned tensors of each rank, also for tensor_parallel_kind = \"auto\"; 0 = no limit"),
   KEY(run, hardware, any(), "",
       "profile or hardware file of the machine whose step times orthant plan and layout = \"auto\" compute; empty = "
-      "h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for \"auto\")"),
+      "h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for \"auto\"); mfu on a GPU is relative to its peak"),
   KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for another rank before the run stops"),
 
   KEY(model, from, any(), "",
@@ -198,7 +198,7 @@ const Key kTable[] = {
   KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
       "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
   KEY(activation_checkpoint, offload, any(), "",
-      "keep saved activations in host memory; the device holds those of two blocks; requires run.device = \"cuda\""),
+      "keep saved activations in host memory; the device has those of two blocks; only for plans with device = \"cuda\""),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
@@ -217,7 +217,7 @@ const Key kTable[] = {
       "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
   KEY(optimizer, offload, any(), "",
       "keep the moments of the optimizer in host memory, master weights on the device; an update holds those of two "
-      "parameters on the device; requires run.device = \"cuda\""),
+      "parameters on the device; only for plans with device = \"cuda\""),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -308,8 +308,8 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"lr_scheduler", "learning rate over the run"},
     {"validation", "loss on held-out documents"},
     {"metrics",
-     "progress and event files; mfu: model FLOPs divided by the FLOPs that matrix products reach; exposed "
-     "communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits for messages"},
+     "progress and event files; mfu: model FLOPs divided by those of products on this CPU, or of the GPU's peak; "
+     "exposed communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits"},
     {"checkpoint", "saved training state"},
     {"parallelism",
      "degrees of the mesh; at most one may be -1, which takes the remaining ranks; other keys of a degree that is 1 "

@@ -169,8 +169,8 @@ double training_flops_per_token(const Architecture& a, int64_t seq_len) {
 }
 
 int64_t loss_chunk_rows(int64_t vocab_size, bool on_gpu) {
-  // About 32 MiB of float logits on a CPU, 512 MiB of bfloat16 logits on a GPU. At least 512 rows: with fewer, adding to
-  // the head's gradient would cost more than the product. A GPU needs more rows for that.
+  // About 32 MiB of float logits on a CPU, 512 MiB of bfloat16 logits on a GPU. At least 512 rows: with fewer, adding
+  // to the head's gradient would take longer than the product. On a GPU that takes more rows.
   const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23);
   return std::max<int64_t>(512, elements / std::max<int64_t>(1, vocab_size));
 }

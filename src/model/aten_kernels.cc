@@ -23,7 +23,7 @@ constexpr at::ScalarType kType = std::is_same_v<T, double>    ? at::kDouble
                                  : std::is_same_v<T, int64_t> ? at::kLong
                                                               : at::kBFloat16;
 
-// The memory as a tensor. Writing to a tensor of const memory is an error of the caller.
+// A tensor over this memory. The caller must not write to it if the memory is const.
 template <class T>
 at::Tensor tensor(at::Device device, const T* memory, at::IntArrayRef shape, at::OptionalIntArrayRef strides = {}) {
   return at::for_blob(const_cast<T*>(memory), shape)
@@ -116,10 +116,10 @@ void swiglu_backward(at::Device device, const SwigluBackward<T>& args) {
 
 namespace {
 
-// Rotates x [B,T,heads,D] by the angles of its tokens, or back.
+// Rotates x [B,T,heads,D] by the angles of its tokens, or by the negative angles if `back`.
 template <class T>
-at::Tensor rotated(at::Device device, const RotaryShape& shape, const RotaryTables<T>& tables, const at::Tensor& x,
-                   bool back) {
+at::Tensor rotate(at::Device device, const RotaryShape& shape, const RotaryTables<T>& tables, const at::Tensor& x,
+                  bool back) {
   if (tables.cos == nullptr) return x;
   const int64_t half = shape.head_dim / 2, sequences = tables.positions_per_batch ? shape.batch : 1;
   const at::Tensor positions = tensor(device, tables.positions, {sequences * shape.tokens});
@@ -136,35 +136,31 @@ at::Tensor rotated(at::Device device, const RotaryShape& shape, const RotaryTabl
 
 template <class T>
 void rope_split_forward(at::Device device, const RopeSplitForward<T>& args) {
-  const auto [B, N, H, K, D, by_token] = args.shape;
-  const int64_t b = B, n = N, d = D;
-  const bool transposed = !by_token;
-  const at::Tensor qkv = to_wide<T>(tensor(device, args.qkv_BTC, {b, n, H + 2 * K, d}));
+  const auto& [B, N, H, K, D, by_token] = args.shape;
+  const at::Tensor qkv = to_wide<T>(tensor(device, args.qkv_BTC, {B, N, H + 2 * K, D}));
   const auto write = [&](T* out, int64_t heads, const at::Tensor& x_BTHD) {
-    if (transposed) {
-      tensor(device, out, {b, heads, n, d}).copy_(x_BTHD.transpose(1, 2));
+    if (by_token) {
+      tensor(device, out, {B, N, heads, D}).copy_(x_BTHD);
     } else {
-      tensor(device, out, {b, n, heads, d}).copy_(x_BTHD);
+      tensor(device, out, {B, heads, N, D}).copy_(x_BTHD.transpose(1, 2));
     }
   };
-  write(args.q, H, rotated(device, args.shape, args.tables, qkv.narrow(2, 0, H), false));
-  write(args.k, K, rotated(device, args.shape, args.tables, qkv.narrow(2, H, K), false));
+  write(args.q, H, rotate(device, args.shape, args.tables, qkv.narrow(2, 0, H), false));
+  write(args.k, K, rotate(device, args.shape, args.tables, qkv.narrow(2, H, K), false));
   write(args.v, K, qkv.narrow(2, H + K, K));
 }
 
 template <class T>
 void rope_split_backward(at::Device device, const RopeSplitBackward<T>& args) {
-  const auto [B, N, H, K, D, by_token] = args.shape;
+  const auto& [B, N, H, K, D, by_token] = args.shape;
   const int64_t group = args.kv_per_query_head ? H / K : 1;
-  const int64_t b = B, n = N, d = D;
-  const bool transposed = !by_token;
-  const at::Tensor out = tensor(device, args.dqkv_BTC, {b, n, H + 2 * K, d});
+  const at::Tensor out = tensor(device, args.dqkv_BTC, {B, N, H + 2 * K, D});
   const auto read = [&](const T* in, int64_t heads, int64_t summed) {
-    return transposed ? to_wide<T>(tensor(device, in, {b, heads, summed, n, d})).sum(2).transpose(1, 2)
-                      : to_wide<T>(tensor(device, in, {b, n, heads, summed, d})).sum(3);
+    return by_token ? to_wide<T>(tensor(device, in, {B, N, heads, summed, D})).sum(3)
+                    : to_wide<T>(tensor(device, in, {B, heads, summed, N, D})).sum(2).transpose(1, 2);
   };
-  out.narrow(2, 0, H).copy_(rotated(device, args.shape, args.tables, read(args.dq, H, 1), true));
-  out.narrow(2, H, K).copy_(rotated(device, args.shape, args.tables, read(args.dk, K, group), true));
+  out.narrow(2, 0, H).copy_(rotate(device, args.shape, args.tables, read(args.dq, H, 1), true));
+  out.narrow(2, H, K).copy_(rotate(device, args.shape, args.tables, read(args.dk, K, group), true));
   out.narrow(2, H + K, K).copy_(read(args.dv, K, group));
 }
 
@@ -211,14 +207,15 @@ void dropout(at::Device device, const Dropout<T>& args) {
 
 namespace {
 
-// The logits of a shard of the vocabulary in wide arithmetic, and the places of its labels.
+// The logits of a shard of the vocabulary in wide arithmetic, and the columns of its labels.
 struct Logits {
-  at::Tensor logits, slopes;          // [rows, vocab]; slopes are undefined without capping
-  at::Tensor label, here, is_ignored;  // [rows]: place of the label, 0 if it is not in this shard
+  at::Tensor logits, slopes;  // [rows, vocab]; slopes are undefined without capping
+  // [rows]: column of the label, 0 if another shard has it; whether this shard has it; whether it is ignored
+  at::Tensor label_column, has_label, is_ignored;
 
   at::Tensor at_label(const at::Tensor& all, double otherwise) const {
     if (all.size(1) == 0) return at::full({all.size(0)}, otherwise, all.options());
-    return all.gather(1, column(label)).squeeze(1).masked_fill(here.logical_not(), otherwise);
+    return all.gather(1, column(label_column)).squeeze(1).masked_fill(has_label.logical_not(), otherwise);
   }
 };
 
@@ -229,9 +226,9 @@ Logits logits_of(const at::Tensor& products, const at::Tensor& labels, int64_t f
     made.logits = bend * loss.softcap;
     made.slopes = 1 - bend * bend;
   }
-  const at::Tensor place = labels - first;
-  made.here = place.ge(0).logical_and_(place.lt(products.size(1)));
-  made.label = place.masked_fill(made.here.logical_not(), 0);
+  const at::Tensor columns = labels - first;
+  made.has_label = columns.ge(0).logical_and_(columns.lt(products.size(1)));
+  made.label_column = columns.masked_fill(made.has_label.logical_not(), 0);
   made.is_ignored = labels.eq(kIgnoredLabel);
   return made;
 }
@@ -240,8 +237,9 @@ Logits logits_of(const at::Tensor& products, const at::Tensor& labels, int64_t f
 at::Tensor statistics_of(const Logits& of, const std::optional<at::Tensor>& maximum, const OutputLoss& loss) {
   const auto wide = of.logits.scalar_type();
   constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const auto options = of.logits.options().dtype(at::kDouble);
   const at::Tensor top = maximum                  ? *maximum
-                         : of.logits.size(1) == 0 ? at::full({of.logits.size(0)}, kNone, of.logits.options().dtype(at::kDouble))
+                         : of.logits.size(1) == 0 ? at::full({of.logits.size(0)}, kNone, options)
                                                   : of.logits.amax(1).to(at::kDouble);
   const at::Tensor sum = (of.logits - column(top.to(wide))).exp().sum(1, false, at::kDouble);
   const at::Tensor picked = of.at_label(of.logits, 0).to(at::kDouble);
@@ -260,8 +258,8 @@ at::Tensor gradient_of(const Logits& of, const at::Tensor& statistics, double sc
   const double uniform = loss.smoothing > 0 ? scale * loss.smoothing / static_cast<double>(vocabulary) : 0;
   const double of_label = loss.smoothing > 0 ? scale * (1 - loss.smoothing) : scale;
   at::Tensor gradient = (of.logits - column(top.to(wide))).exp() * column(factor.to(wide)) - uniform;
-  const at::Tensor taken = of.here.to(wide) * of_label;
-  gradient.scatter_add_(1, column(of.label), column(-taken));
+  const at::Tensor taken = of.has_label.to(wide) * of_label;
+  gradient.scatter_add_(1, column(of.label_column), column(-taken));
   if (of.slopes.defined()) gradient = gradient * of.slopes;
   return gradient.masked_fill_(column(of.is_ignored), 0);
 }
@@ -326,8 +324,8 @@ void softmax_exponentials(at::Device device, const SoftmaxExponentials<T>& args)
   at::Tensor kept = (of.logits - column(statistics.select(1, 0).to(products.scalar_type()))).exp();
   if (of.slopes.defined()) kept = kept * of.slopes;
   kept.masked_fill_(column(of.is_ignored), 0);
-  const at::Tensor at_label = kept.gather(1, column(of.label)).masked_fill_(column(of.here), 0);
-  kept.scatter_(1, column(of.label), at_label);
+  const at::Tensor at_label = kept.gather(1, column(of.label_column)).masked_fill_(column(of.has_label), 0);
+  kept.scatter_(1, column(of.label_column), at_label);
   tensor(device, args.exponentials, {args.rows, args.vocab}).copy_(kept);
   if (args.slopes == nullptr) return;
   tensor(device, args.slopes, {args.rows, args.vocab}).copy_(of.slopes.masked_fill(column(of.is_ignored), 0));
@@ -362,8 +360,8 @@ void add_squares(const at::Tensor& x, ExactSum& sum) {
   for (const double one : std::span(sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel()))) sum.add(one);
 }
 
-#define ORTHANT_ATEN_KERNEL(function, Args)                     \
-  template void function(at::Device, const Args<float>& args);  \
+#define ORTHANT_ATEN_KERNEL(function, Args)                    \
+  template void function(at::Device, const Args<float>& args); \
   template void function(at::Device, const Args<double>& args);
 #define ORTHANT_ATEN_KERNEL_OF_ELEMENTS(function, Args) \
   ORTHANT_ATEN_KERNEL(function, Args)                   \

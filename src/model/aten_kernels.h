@@ -1,5 +1,5 @@
-// The fused kernels as sequences of ATen's operators, for any device. Sums and products have the precision that the
-// kernels of model/kernels/ use; temporary tensors of that precision make them slower and larger.
+// The fused kernels as sequences of ATen's operators, for any device, in the precision of the kernels in
+// model/kernels/. They are slower and need more memory, because every intermediate result is a tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +46,7 @@ template <class T>
 void adamw(at::Device device, const AdamW<T>& args);
 template <class T>
 void sgd(at::Device device, const Sgd<T>& args);
+/// As add_squares() in kernels/reduce.h; waits for the device of x.
 void add_squares(const at::Tensor& x, ExactSum& sum);
 
 }  // namespace orthant::aten_kernels

@@ -38,13 +38,6 @@ struct Cut {
   }
 };
 
-// Repeats key heads, because the kernels require one key head per query head.
-at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
-  const int64_t B = kv_BKSD.size(0), K = kv_BKSD.size(1), S = kv_BKSD.size(2), D = kv_BKSD.size(3);
-  if (K == heads) return kv_BKSD;
-  return kv_BKSD.unsqueeze(2).expand({B, K, heads / K, S, D}).reshape({B, heads, S, D});
-}
-
 // The scores of a tile, by definition; -inf for hidden keys.
 at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
@@ -61,9 +54,11 @@ bool plain(AttentionKernel kernel, const at::Tensor& q) {
   return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
 }
 
-// The keys or values as the kernel takes them: attend_cuda() takes heads that query heads share.
+// attend_cuda() takes key heads that several query heads share. The other kernels need one for each query head.
+bool takes_shared_key_heads(AttentionKernel kernel, const at::Tensor& q) { return q.is_cuda() && !plain(kernel, q); }
+
 at::Tensor for_kernel(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& kv_BKSD) {
-  return q.is_cuda() && !plain(kernel, q) ? kv_BKSD : per_query_head(kv_BKSD, q.size(1));
+  return takes_shared_key_heads(kernel, q) ? kv_BKSD : detail::per_query_head(kv_BKSD, q.size(1));
 }
 
 PartialAttention plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
@@ -99,6 +94,12 @@ void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) 
 }
 
 }  // namespace
+
+at::Tensor detail::per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
+  const int64_t B = kv_BKSD.size(0), K = kv_BKSD.size(1), S = kv_BKSD.size(2), D = kv_BKSD.size(3);
+  if (K == heads) return kv_BKSD;
+  return kv_BKSD.unsqueeze(2).expand({B, K, heads / K, S, D}).reshape({B, heads, S, D});
+}
 
 PartialAttention attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const std::vector<AttentionTile>& tiles, double scale) {
@@ -186,7 +187,7 @@ AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at
                                                 const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                                 const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
                                                 double scale) {
-  const int64_t heads = q.is_cuda() && !plain(kernel, q) ? k.size(1) : q.size(1);
+  const int64_t heads = takes_shared_key_heads(kernel, q) ? k.size(1) : q.size(1);
   return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, heads, q.scalar_type());
 }
 

@@ -37,8 +37,8 @@ AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dou
                                    const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
                                    const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles, double scale);
 
-/// As attend_backward(), when there is only one block of keys. The gradients have the dtype of q; dk and dv may
-/// have one head for every query head, and the caller then sums the heads of each group.
+/// As attend_backward(), when there is only one block of keys. The gradients have the dtype of q. dk and dv
+/// have K heads on a CUDA device, except in float64; else one for every query head, and the caller sums each group.
 AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at::Tensor& dout_BHTD,
                                                 const at::Tensor& q_BHTD, const at::Tensor& k_BKSD,
                                                 const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,

@@ -25,9 +25,8 @@ RotaryTables<T> tables(const AttentionShape& shape, const at::Tensor& positions)
           shape.max_positions, in<int64_t>(positions), true};
 }
 
-// The kernels of GPUs write their results with the heads of a token side by side if they read q, k and v so. Then the
-// result needs no copy.
-bool is_by_token(const at::Device& device) { return !device.is_cpu(); }
+// If q, k and v are [B,T,heads,D] in memory, attention on a GPU writes its result in that layout, so it needs no copy.
+bool is_token_major(const at::Device& device) { return !device.is_cpu(); }
 
 // State that backward needs in addition to the saved tensors.
 struct Held : torch::CustomClassHolder {
@@ -42,7 +41,7 @@ struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const c10::intrusive_ptr<Held>& held) {
     const AttentionShape& shape = held->shape;
     const int64_t B = qkv.size(0), T = qkv.size(1), D = shape.head_dim;
-    const bool by_token = is_by_token(qkv.device());
+    const bool by_token = is_token_major(qkv.device());
     const auto heads_of = [&](int64_t heads) {
       return by_token ? at::empty({B, T, heads, D}, qkv.options()).transpose(1, 2)
                       : at::empty({B, heads, T, D}, qkv.options());
@@ -50,8 +49,11 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor q = heads_of(shape.heads), k = heads_of(shape.kv_heads), v = heads_of(shape.kv_heads);
     by_element(qkv, [&]<class E>(E) {
       rope_split_forward<E>(qkv.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D, by_token},
-                                             .tables = tables<E>(shape, held->batch.positions_BT),
-                                             .qkv_BTC = in<E>(qkv), .q = out<E>(q), .k = out<E>(k), .v = out<E>(v)});
+                                           .tables = tables<E>(shape, held->batch.positions_BT),
+                                           .qkv_BTC = in<E>(qkv),
+                                           .q = out<E>(q),
+                                           .k = out<E>(k),
+                                           .v = out<E>(v)});
     });
     std::vector<at::Tensor> kept = held->core.forward(q, k, v, held->batch, shape);
     const at::Tensor side_by_side = kept[0].transpose(1, 2).reshape({B, T, shape.heads * D});
@@ -69,7 +71,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor dout = gradients[0].contiguous().view({B, T, shape.heads, D}).transpose(1, 2);
     AttentionGradients g = held->core.backward(dout, context->get_saved_variables(), held->batch, shape);
     const auto type = gradients[0].scalar_type();
-    const bool by_token = is_by_token(gradients[0].device());
+    const bool by_token = is_token_major(gradients[0].device());
     const auto dense = [&](const at::Tensor& d_BHTD) {
       return by_token ? d_BHTD.to(type).transpose(1, 2).contiguous() : d_BHTD.to(type).contiguous();
     };
@@ -79,9 +81,12 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor dqkv = at::empty({B, T, (shape.heads + 2 * shape.kv_heads) * D}, gradients[0].options());
     by_element(dq, [&]<class E>(E) {
       rope_split_backward<E>(dq.device(), {.shape = {B, T, shape.heads, shape.kv_heads, D, by_token},
-                                             .tables = tables<E>(shape, held->batch.positions_BT),
-                                             .dq = in<E>(dq), .dk = in<E>(dk), .dv = in<E>(dv),
-                                             .kv_per_query_head = per_query, .dqkv_BTC = out<E>(dqkv)});
+                                           .tables = tables<E>(shape, held->batch.positions_BT),
+                                           .dq = in<E>(dq),
+                                           .dk = in<E>(dk),
+                                           .dv = in<E>(dv),
+                                           .kv_per_query_head = per_query,
+                                           .dqkv_BTC = out<E>(dqkv)});
     });
     return {dqkv, at::Tensor()};
   }

@@ -14,9 +14,10 @@ enum class Kernel { cudnn, flash, efficient };
 
 // cuDNN has 1.3 to 2.3 times the rate of ATen's flash kernels on H100 (benchmarks/gpu/RESULTS.md) and takes key heads
 // that several query heads share.
-Kernel kernel_for(const at::Tensor& q, const std::optional<at::Tensor>& bias) {
+Kernel kernel_for(const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& bias) {
   if (bias || (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kHalf)) return Kernel::efficient;
-  return at::detail::getCUDAHooks().hasCuDNN() && q.size(3) <= 128 ? Kernel::cudnn : Kernel::flash;
+  const bool fits_cudnn = q.size(3) <= 128 && k.size(2) > 1;
+  return fits_cudnn && at::detail::getCUDAHooks().hasCuDNN() ? Kernel::cudnn : Kernel::flash;
 }
 
 void check(const at::Tensor& q, const at::Tensor& k, bool causal) {
@@ -28,10 +29,6 @@ void check(const at::Tensor& q, const at::Tensor& k, bool causal) {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Repeats key heads, for kernels that require one key head per query head.
-at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
-  return kv_BKSD.size(1) == heads ? kv_BKSD : kv_BKSD.repeat_interleave(heads / kv_BKSD.size(1), 1);
-}
 // Sums over the query heads that share a key head.
 at::Tensor per_key_head(const at::Tensor& d_BHSD, int64_t heads) {
   return d_BHSD.size(1) == heads ? d_BHSD : d_BHSD.unflatten(1, {heads, -1}).sum(2);
@@ -52,10 +49,10 @@ std::optional<at::Tensor> expanded(const std::optional<at::Tensor>& bias, const 
 PartialAttention attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                              const std::optional<at::Tensor>& bias, double scale) {
   check(q, k, causal);
-  const Kernel kernel = kernel_for(q, bias);
+  const Kernel kernel = kernel_for(q, k, bias);
   if (kernel == Kernel::cudnn) {
-    const auto results = at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt, /*compute_log_sumexp=*/true, 0.0,
-                                                                 causal, false, scale);
+    const auto results =
+        at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt, true, 0.0, causal, false, scale);
     return {std::get<0>(results), std::get<1>(results).view({q.size(0), q.size(1), q.size(2)})};
   }
   const at::Tensor keys = per_query_head(k, q.size(1)), values = per_query_head(v, q.size(1));
@@ -73,7 +70,7 @@ AttentionGradients attend_cuda_backward(const at::Tensor& dout, const at::Tensor
                                         const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, bool causal,
                                         const std::optional<at::Tensor>& bias, double scale) {
   check(q, k, causal);
-  const Kernel kernel = kernel_for(q, bias);
+  const Kernel kernel = kernel_for(q, k, bias);
   const at::Tensor result = out.to(q.scalar_type()), none;
   const at::Tensor no_dropout = at::zeros({2}, q.options().dtype(at::kLong));
   const int64_t queries = q.size(2), key_heads = k.size(1);

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "base/errors.h"
@@ -38,9 +37,9 @@ std::string cuda_problem() {
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return "";
   cudaDriverGetVersion(&driver);
-  if (driver == 0) return "this machine has no driver of NVIDIA (nvidia-smi shows whether there is one)";
+  if (driver == 0) return "this machine has no NVIDIA driver (nvidia-smi shows whether there is one)";
   if (error == cudaErrorInsufficientDriver) {
-    return fmt::format("the driver of NVIDIA supports CUDA {}.{} and this build needs {}.{}; install a newer driver",
+    return fmt::format("the NVIDIA driver supports CUDA {}.{}, but this build needs {}.{}; install a newer driver",
                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   }
   if (error == cudaSuccess || error == cudaErrorNoDevice) {
@@ -49,33 +48,26 @@ std::string cuda_problem() {
   return fmt::format("CUDA cannot count the devices: {}", cudaGetErrorString(error));
 }
 
-DeviceMemory cuda_memory(at::Device device) {
+DeviceMemory read_cuda_memory(at::Device device) {
   size_t available = 0, total = 0;
-  check(cudaSetDevice(std::max<int>(0, device.index())), "select the device");
+  check(cudaSetDevice(device.index()), "select the device");
   check(cudaMemGetInfo(&available, &total), "read the device's memory");
   return {static_cast<int64_t>(total), static_cast<int64_t>(available)};
 }
 
 int64_t peak_cuda_bytes(at::Device device) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return allocator().getDeviceStats(std::max<c10::DeviceIndex>(0, device.index())).allocated_bytes[kAll].peak;
+  return allocator().getDeviceStats(device.index()).allocated_bytes[kAll].peak;
 }
 
-void reset_peak_cuda_bytes(at::Device device) {
-  allocator().resetPeakStats(std::max<c10::DeviceIndex>(0, device.index()));
-}
-
-void wait_for_device(at::Device device) {
-  if (device.is_cuda()) check(cudaDeviceSynchronize(), "finish the work of the device");
-}
+void reset_peak_cuda_bytes(at::Device device) { allocator().resetPeakStats(device.index()); }
 
 #else
 
-std::string cuda_problem() { return "this build of Orthant has no CUDA (make build CUDA=1 builds it)"; }
-DeviceMemory cuda_memory(at::Device) { throw LogicError(cuda_problem()); }
+std::string cuda_problem() { return "this build of Orthant has no CUDA; make build CUDA=1 makes one that has"; }
+DeviceMemory read_cuda_memory(at::Device) { throw LogicError(cuda_problem()); }
 int64_t peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }
 void reset_peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }
-void wait_for_device(at::Device) {}
 
 #endif
 

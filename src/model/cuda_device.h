@@ -1,4 +1,5 @@
-// The CUDA device of this process. Builds without CUDA have none.
+// The CUDA device of this process. In builds without CUDA, cuda_problem() says so, and the functions that take a device
+// throw LogicError.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,24 +9,22 @@
 
 namespace orthant {
 
-/// The reason why this process cannot train on a CUDA device, as the end of a sentence after "because"; empty if it can.
+/// The reason why this process cannot train on a CUDA device, to follow "because"; empty if it can.
 std::string cuda_problem();
 
-/// Lets libtorch's allocator grow its blocks ("expandable segments"), so that tensors of many sizes leave few gaps, unless
-/// the environment configures the allocator. Must be called before the first CUDA tensor exists.
+/// Makes libtorch's allocator grow its blocks ("expandable segments"), which wastes less memory between tensors of
+/// different sizes. PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF take precedence. Call it before the first CUDA
+/// tensor.
 void use_expandable_segments();
 
 struct DeviceMemory {
   int64_t total_bytes = 0, available_bytes = 0;
 };
-/// Memory of a CUDA device, and what other processes and this one have left of it.
-DeviceMemory cuda_memory(at::Device device);
+/// Total and free memory of a CUDA device.
+DeviceMemory read_cuda_memory(at::Device device);
 
 /// Bytes in live tensors of a CUDA device: the maximum since the last reset.
 int64_t peak_cuda_bytes(at::Device device);
 void reset_peak_cuda_bytes(at::Device device);
-
-/// Waits until a CUDA device has done all work that this process gave it; returns at once for the CPU.
-void wait_for_device(at::Device device);
 
 }  // namespace orthant

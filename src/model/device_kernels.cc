@@ -20,21 +20,13 @@
 namespace orthant {
 namespace {
 
-cuda_kernels::Stream stream_of([[maybe_unused]] at::Device device) {
-#ifdef ORTHANT_CUDA
-  return c10::cuda::getCurrentCUDAStream(device.index()).stream();
-#else
-  throw LogicError("this build has no kernels for CUDA");
-#endif
-}
-
-// Calls the implementation for the device. A build without CUDA compiles no call of `cuda`.
+// Calls the implementation for the device. `cuda` takes a stream; a build without CUDA does not compile its body.
 template <class Simd, class Aten, class Cuda>
 void on_device(at::Device device, const Simd& simd, const Aten& aten, [[maybe_unused]] const Cuda& cuda) {
   if (device.is_cpu()) return cpu_uses_aten_kernels() ? aten() : simd();
-  if constexpr (cuda_kernels::exist()) {
-    if (device.is_cuda()) return cuda(stream_of(device));
-  }
+#ifdef ORTHANT_CUDA
+  if (device.is_cuda()) return cuda(c10::cuda::getCurrentCUDAStream(device.index()).stream());
+#endif
   aten();
 }
 
@@ -45,7 +37,7 @@ bool cpu_uses_aten_kernels() {
     const char* text = std::getenv("ORTHANT_KERNELS");
     const std::string_view value = text == nullptr ? "simd" : text;
     if (value != "simd" && value != "aten") {
-      throw ConfigError(fmt::format("the environment variable ORTHANT_KERNELS is \"{}\"; it must be simd or aten", value));
+      throw ConfigError(fmt::format("the environment variable ORTHANT_KERNELS = {} must be simd or aten", value));
     }
     return value == "aten";
   }();
@@ -64,61 +56,49 @@ void rms_norm_backward(at::Device device, const RmsNormBackward<T>& args) {
       });
 }
 
-#define ORTHANT_DEVICE_KERNEL(function, Args)                                                              \
+#define ORTHANT_INSTANCES(function, Args)                      \
+  template void function(at::Device, const Args<float>& args); \
+  template void function(at::Device, const Args<double>& args);
+#define ORTHANT_INSTANCES_OF_ELEMENTS(function, Args) \
+  ORTHANT_INSTANCES(function, Args)                   \
+  template void function(at::Device, const Args<Bf16>& args);
+// Defines the function by its implementations, for the types that ORTHANT_INSTANCES or the other macro lists.
+#define ORTHANT_DEVICE_KERNEL(INSTANCES, function, Args)                                                   \
   template <class T>                                                                                       \
   void function(at::Device device, const Args<T>& args) {                                                  \
     on_device(                                                                                             \
         device, [&] { static_cast<void>(function(args)); }, [&] { aten_kernels::function(device, args); }, \
         [&](auto stream) { cuda_kernels::function(args, stream); });                                       \
-  }
-// The kernels of shards run on one device only if several ranks share a layer.
-#define ORTHANT_SHARD_KERNEL(function, Args)                                                         \
-  template <class T>                                                                                 \
-  void function(at::Device device, const Args<T>& args) {                                            \
-    const auto aten = [&] { aten_kernels::function(device, args); };                                 \
-    on_device(device, [&] { function(args); }, aten, [&](auto) { aten(); });                         \
-  }
-#define ORTHANT_INSTANCE(function, Args, T) template void function(at::Device, const Args<T>& args);
-#define ORTHANT_WIDE_INSTANCES(function, Args) \
-  ORTHANT_INSTANCE(function, Args, float)      \
-  ORTHANT_INSTANCE(function, Args, double)
-#define ORTHANT_INSTANCES(function, Args) \
-  ORTHANT_WIDE_INSTANCES(function, Args)  \
-  ORTHANT_INSTANCE(function, Args, Bf16)
-ORTHANT_DEVICE_KERNEL(rms_norm_forward, RmsNormForward)
-ORTHANT_SHARD_KERNEL(rms_norm_squares, RmsNormSquares)
-ORTHANT_SHARD_KERNEL(rms_norm_dots, RmsNormDots)
-ORTHANT_DEVICE_KERNEL(swiglu_forward, SwigluForward)
-ORTHANT_DEVICE_KERNEL(swiglu_backward, SwigluBackward)
-ORTHANT_DEVICE_KERNEL(rope_split_forward, RopeSplitForward)
-ORTHANT_DEVICE_KERNEL(rope_split_backward, RopeSplitBackward)
-ORTHANT_DEVICE_KERNEL(dropout, Dropout)
-ORTHANT_DEVICE_KERNEL(softmax_cross_entropy, SoftmaxCrossEntropy)
-ORTHANT_SHARD_KERNEL(softmax_statistics, SoftmaxShard)
-ORTHANT_SHARD_KERNEL(softmax_gradient, SoftmaxShard)
-ORTHANT_SHARD_KERNEL(softmax_exponentials, SoftmaxExponentials)
-ORTHANT_DEVICE_KERNEL(adamw, AdamW)
-ORTHANT_DEVICE_KERNEL(sgd, Sgd)
-ORTHANT_INSTANCES(rms_norm_forward, RmsNormForward)
-ORTHANT_INSTANCES(rms_norm_squares, RmsNormSquares)
-ORTHANT_INSTANCES(rms_norm_dots, RmsNormDots)
-ORTHANT_INSTANCES(rms_norm_backward, RmsNormBackward)
-ORTHANT_INSTANCES(swiglu_forward, SwigluForward)
-ORTHANT_INSTANCES(swiglu_backward, SwigluBackward)
-ORTHANT_INSTANCES(rope_split_forward, RopeSplitForward)
-ORTHANT_INSTANCES(rope_split_backward, RopeSplitBackward)
-ORTHANT_INSTANCES(dropout, Dropout)
-ORTHANT_INSTANCES(softmax_cross_entropy, SoftmaxCrossEntropy)
-ORTHANT_INSTANCES(softmax_statistics, SoftmaxShard)
-ORTHANT_INSTANCES(softmax_gradient, SoftmaxShard)
-ORTHANT_INSTANCES(softmax_exponentials, SoftmaxExponentials)
-ORTHANT_WIDE_INSTANCES(adamw, AdamW)
-ORTHANT_WIDE_INSTANCES(sgd, Sgd)
+  }                                                                                                        \
+  INSTANCES(function, Args)
+// These kernels run only where several ranks share a layer, which a run on a GPU cannot have yet. There they are
+// ATen's.
+#define ORTHANT_KERNEL_WITHOUT_CUDA(function, Args)                          \
+  template <class T>                                                         \
+  void function(at::Device device, const Args<T>& args) {                    \
+    const auto aten = [&] { aten_kernels::function(device, args); };         \
+    on_device(device, [&] { function(args); }, aten, [&](auto) { aten(); }); \
+  }                                                                          \
+  ORTHANT_INSTANCES_OF_ELEMENTS(function, Args)
+ORTHANT_INSTANCES_OF_ELEMENTS(rms_norm_backward, RmsNormBackward)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rms_norm_forward, RmsNormForward)
+ORTHANT_KERNEL_WITHOUT_CUDA(rms_norm_squares, RmsNormSquares)
+ORTHANT_KERNEL_WITHOUT_CUDA(rms_norm_dots, RmsNormDots)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, swiglu_forward, SwigluForward)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, swiglu_backward, SwigluBackward)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rope_split_forward, RopeSplitForward)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rope_split_backward, RopeSplitBackward)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, dropout, Dropout)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, softmax_cross_entropy, SoftmaxCrossEntropy)
+ORTHANT_KERNEL_WITHOUT_CUDA(softmax_statistics, SoftmaxShard)
+ORTHANT_KERNEL_WITHOUT_CUDA(softmax_gradient, SoftmaxShard)
+ORTHANT_KERNEL_WITHOUT_CUDA(softmax_exponentials, SoftmaxExponentials)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES, adamw, AdamW)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES, sgd, Sgd)
 #undef ORTHANT_DEVICE_KERNEL
-#undef ORTHANT_SHARD_KERNEL
-#undef ORTHANT_INSTANCE
-#undef ORTHANT_WIDE_INSTANCES
+#undef ORTHANT_KERNEL_WITHOUT_CUDA
 #undef ORTHANT_INSTANCES
+#undef ORTHANT_INSTANCES_OF_ELEMENTS
 
 void SquaresSum::add(const at::Tensor& x) {
   if (x.numel() == 0) return;

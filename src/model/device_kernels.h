@@ -1,6 +1,6 @@
 // The fused kernels on the device that holds the tensors. Each function takes the arguments of the function with the
-// same name in model/kernels/, as pointers to memory of that device. There are three implementations: Highway's vectors
-// (CPU), CUDA, and ATen's operators, which run on every device and are the reference for the others.
+// same name in model/kernels/, as pointers to memory of that device, and starts the work there. There are three
+// implementations: Highway's vectors (CPU), CUDA, and ATen's operators, which run on every device and test the others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,8 +36,8 @@ void rope_split_backward(at::Device device, const RopeSplitBackward<T>& args);
 template <class T>
 void dropout(at::Device device, const Dropout<T>& args);
 
-/// The kernels of loss.h and loss_exponentials.h. Labels must be legal; `losses` and `statistics` are on the device.
-/// T is float, Bf16 or double.
+/// The kernels of loss.h and loss_exponentials.h. Each label must be in [0, vocab) or kIgnoredLabel, which no kernel of
+/// a GPU checks. `losses` and `statistics` are on the device. T is float, Bf16 or double.
 template <class T>
 void softmax_cross_entropy(at::Device device, const SoftmaxCrossEntropy<T>& args);
 template <class T>
@@ -53,8 +53,8 @@ void adamw(at::Device device, const AdamW<T>& args);
 template <class T>
 void sgd(at::Device device, const Sgd<T>& args);
 
-/// The sum of the squares of tensors, with the bits that ExactSum promises: see add_squares() in kernels/reduce.h. A CUDA
-/// device adds the squares of its tensors there, and only numbers() waits for it.
+/// The sum of the squares of tensors, with the same bits in every order of add(): see add_squares() in
+/// kernels/reduce.h. The squares of CUDA tensors are added on their device, and only total() waits for it.
 class SquaresSum {
  public:
   /// Adds the squares of x, one-dimensional and dense, in float32 or float64. A NaN makes the sum infinite or NaN.
@@ -66,8 +66,8 @@ class SquaresSum {
   at::Tensor digits_;  // int64 on a CUDA device: digits, and the number of addends above the range
 };
 
-/// True if ATen's operators stand in for the CPU's kernels, which the environment variable ORTHANT_KERNELS=aten
-/// requests. LogicError for another value of the variable than "aten" and "simd".
+/// True if ATen's operators replace the CPU's kernels, as the environment variable ORTHANT_KERNELS=aten requests (for
+/// tests). Throws ConfigError if the variable is neither "aten" nor "simd".
 bool cpu_uses_aten_kernels();
 
 }  // namespace orthant

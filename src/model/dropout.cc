@@ -1,11 +1,11 @@
 #include "model/dropout.h"
 
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "base/errors.h"
 #include "model/device_kernels.h"
 #include "model/element.h"
-
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 namespace orthant {
 namespace {
@@ -56,8 +56,13 @@ at::Tensor apply_dropout_mask(const at::Tensor& x_BTC, const Microbatch& batch, 
       const int64_t offset = (b * T + t) * C;
       const int64_t first = (samples[b] * batch.sequence_length + positions[t]) * width + key.first_channel;
       by_element(x, [&]<class E>(E) {
-        dropout<E>(x.device(), {.x = in<E>(x) + offset, .y = out<E>(y) + offset, .count = (end - t) * C, .seed = key.seed,
-                    .stream = stream, .first_index = static_cast<uint64_t>(first), .p = key.probability});
+        dropout<E>(x.device(), {.x = in<E>(x) + offset,
+                                .y = out<E>(y) + offset,
+                                .count = (end - t) * C,
+                                .seed = key.seed,
+                                .stream = stream,
+                                .first_index = static_cast<uint64_t>(first),
+                                .p = key.probability});
       });
     }
   }

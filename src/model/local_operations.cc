@@ -33,13 +33,13 @@ struct HeadNorm : torch::autograd::Function<HeadNorm> {
     by_element(qkv, [&]<class T>(T) {
       for (const Heads& part : parts_of(heads, kv_heads, head_dim)) {
         rms_norm_forward<T>(qkv.device(), {.x = in<T>(qkv) + part.offset,
-                             .gamma = in<T>(gains_2D) + part.first_gain,
-                             .eps = eps,
-                             .rows = tokens * part.heads,
-                             .cols = head_dim,
-                             .y = out<T>(y) + part.offset,
-                             .rstd = out<Wide<T>>(rstd) + tokens * part.heads_before,
-                             .groups = {.rows = part.heads, .stride = qkv.size(2)}});
+                                           .gamma = in<T>(gains_2D) + part.first_gain,
+                                           .eps = eps,
+                                           .rows = tokens * part.heads,
+                                           .cols = head_dim,
+                                           .y = out<T>(y) + part.offset,
+                                           .rstd = out<Wide<T>>(rstd) + tokens * part.heads_before,
+                                           .groups = {.rows = part.heads, .stride = qkv.size(2)}});
       }
     });
     values_of(y, kv_heads * head_dim).copy_(values_of(qkv, kv_heads * head_dim));
@@ -61,14 +61,14 @@ struct HeadNorm : torch::autograd::Function<HeadNorm> {
     by_element(qkv, [&]<class T>(T) {
       for (const Heads& part : parts_of(heads, kv_heads, head_dim)) {
         rms_norm_backward<T>(qkv.device(), {.dy = in<T>(dy) + part.offset,
-                              .s = in<T>(qkv) + part.offset,
-                              .gamma = in<T>(weight.value) + part.first_gain,
-                              .rstd = in<Wide<T>>(rstd) + tokens * part.heads_before,
-                              .rows = tokens * part.heads,
-                              .cols = head_dim,
-                              .dx = out<T>(dx) + part.offset,
-                              .dgamma = out<Wide<T>>(weight.gradient) + part.first_gain,
-                              .groups = {.rows = part.heads, .stride = qkv.size(2)}});
+                                            .s = in<T>(qkv) + part.offset,
+                                            .gamma = in<T>(weight.value) + part.first_gain,
+                                            .rstd = in<Wide<T>>(rstd) + tokens * part.heads_before,
+                                            .rows = tokens * part.heads,
+                                            .cols = head_dim,
+                                            .dx = out<T>(dx) + part.offset,
+                                            .dgamma = out<Wide<T>>(weight.gradient) + part.first_gain,
+                                            .groups = {.rows = part.heads, .stride = qkv.size(2)}});
       }
     });
     values_of(dx, kv_heads * head_dim).copy_(values_of(dy, kv_heads * head_dim));
@@ -104,8 +104,9 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     const at::Tensor dy = gradients[0].contiguous();
     const int64_t width = dy.size(-1), rows = dy.numel() / width;
     const at::Tensor d_gate_up = at::empty_like(gate_up);
-    by_element(dy,
-               [&]<class T>(T) { swiglu_backward<T>(dy.device(), {in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)}); });
+    by_element(dy, [&]<class T>(T) {
+      swiglu_backward<T>(dy.device(), {in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)});
+    });
     return {d_gate_up};
   }
 };

@@ -1,15 +1,15 @@
 #include "model/loss.h"
 
-#include "base/errors.h"
-#include "model/device_kernels.h"
-#include "model/element.h"
-#include "model/linear.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <span>
+
+#include "base/errors.h"
+#include "model/device_kernels.h"
+#include "model/element.h"
+#include "model/linear.h"
 
 namespace orthant {
 namespace {
@@ -37,7 +37,7 @@ void compute_losses(const at::Tensor& logits, const at::Tensor& labels, double s
   });
 }
 
-// On the CPU, the sum in the order of rows.
+// The CPU adds the losses of a chunk in the order of rows.
 at::Tensor sum_of(const at::Tensor& losses) {
   if (!losses.is_cpu()) return losses.sum();
   double sum = 0;
@@ -52,13 +52,16 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0), x.is_cuda());
     const auto& w = *reinterpret_cast<const Weight*>(weight);
     at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
-    const at::Tensor losses = at::empty({rows}, x.options().dtype(at::kDouble).requires_grad(false));
+    const auto numbers = x.options().dtype(at::kDouble).requires_grad(false);
+    const at::Tensor losses = at::empty({std::min(rows, chunk)}, numbers);
+    at::Tensor sum = at::zeros({}, numbers);
     if (labels.is_cpu()) check_labels(labels, head.size(0));
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
       const at::Tensor logits = part.mm(head.t());
-      compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient, losses.narrow(0, begin, n));
+      compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient, losses.narrow(0, 0, n));
+      sum = sum + sum_of(losses.narrow(0, 0, n));
       if (!with_gradient) continue;
       at::Tensor dx_part = dx.narrow(0, begin, n);
       at::mm_out(dx_part, logits, head);
@@ -68,7 +71,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       w.written();
       context->save_for_backward({dx.view(x.sizes())});
     }
-    return sum_of(losses) * scale;
+    return sum * scale;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

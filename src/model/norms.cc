@@ -32,9 +32,15 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor y = at::empty_like(input);
     const at::Tensor rstd = at::empty({rows}, input.options().dtype(wide(input.scalar_type())));
     by_element(input, [&]<class T>(T) {
-      rms_norm_forward<T>(input.device(), {.x = in<T>(input), .residual = in<T>(residual), .gamma = in<T>(gain), .eps = eps,
-                           .rows = rows, .cols = cols, .sum = residual.defined() ? out<T>(sum) : nullptr,
-                           .y = out<T>(y), .rstd = out<Wide<T>>(rstd)});
+      rms_norm_forward<T>(input.device(), {.x = in<T>(input),
+                                           .residual = in<T>(residual),
+                                           .gamma = in<T>(gain),
+                                           .eps = eps,
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .sum = residual.defined() ? out<T>(sum) : nullptr,
+                                           .y = out<T>(y),
+                                           .rstd = out<Wide<T>>(rstd)});
     });
     context->save_for_backward({sum, rstd});
     context->saved_data["weight"] = weight;
@@ -55,14 +61,14 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
       rms_norm_backward<T>(sum.device(), {.dy = in<T>(dy),
-                            .s = in<T>(sum),
-                            .gamma = in<T>(weight.value),
-                            .rstd = in<Wide<T>>(saved[1]),
-                            .dsum = in<T>(dsum),
-                            .rows = rows,
-                            .cols = cols,
-                            .dx = out<T>(dx),
-                            .dgamma = out<Wide<T>>(weight.gradient)});
+                                          .s = in<T>(sum),
+                                          .gamma = in<T>(weight.value),
+                                          .rstd = in<Wide<T>>(saved[1]),
+                                          .dsum = in<T>(dsum),
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .dx = out<T>(dx),
+                                          .dgamma = out<Wide<T>>(weight.gradient)});
     });
     weight.written();
     const bool residual = context->saved_data["residual"].toBool();

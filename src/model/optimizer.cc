@@ -27,35 +27,33 @@ struct Slice {
 template <class T>
 void step_adamw(const OptimizerConfig& config, const Slice<T>& slice) {
   const auto step = static_cast<double>(slice.step);
-  adamw<T>(slice.device,
-           {.weights = slice.weights,
-            .gradients = slice.gradients,
-            .m = slice.state[0],
-            .v = slice.state[1],
-            .count = slice.count,
-            .lr = slice.lr,
-            .beta1 = config.beta1,
-            .beta2 = config.beta2,
-            .eps = config.eps,
-            .weight_decay = slice.weight_decay,
-            .bias_correction1 = 1 - std::pow(config.beta1, step),
-            .bias_correction2 = 1 - std::pow(config.beta2, step),
-            .gradient_scale = slice.gradient_scale,
-            .bf16_weights = slice.rounded});
+  adamw<T>(slice.device, {.weights = slice.weights,
+                          .gradients = slice.gradients,
+                          .m = slice.state[0],
+                          .v = slice.state[1],
+                          .count = slice.count,
+                          .lr = slice.lr,
+                          .beta1 = config.beta1,
+                          .beta2 = config.beta2,
+                          .eps = config.eps,
+                          .weight_decay = slice.weight_decay,
+                          .bias_correction1 = 1 - std::pow(config.beta1, step),
+                          .bias_correction2 = 1 - std::pow(config.beta2, step),
+                          .gradient_scale = slice.gradient_scale,
+                          .bf16_weights = slice.rounded});
 }
 
 template <class T>
 void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
-  sgd<T>(slice.device,
-         {.weights = slice.weights,
-          .gradients = slice.gradients,
-          .momentum_buffer = slice.state.empty() ? nullptr : slice.state[0],
-          .count = slice.count,
-          .lr = slice.lr,
-          .momentum = config.momentum,
-          .weight_decay = slice.weight_decay,
-          .gradient_scale = slice.gradient_scale,
-          .bf16_weights = slice.rounded});
+  sgd<T>(slice.device, {.weights = slice.weights,
+                        .gradients = slice.gradients,
+                        .momentum_buffer = slice.state.empty() ? nullptr : slice.state[0],
+                        .count = slice.count,
+                        .lr = slice.lr,
+                        .momentum = config.momentum,
+                        .weight_decay = slice.weight_decay,
+                        .gradient_scale = slice.gradient_scale,
+                        .bf16_weights = slice.rounded});
 }
 
 // The owned elements of the parameters that have the state tensor.
@@ -131,17 +129,16 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
     if (!each.has(weights_.parameters()[parameter])) continue;
     state.push_back(each.part(parameter).template mutable_data_ptr<T>());
   }
-  step_slice<T>(config_,
-                {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),
-                 .gradients = weights_.owned_gradient(parameter).const_data_ptr<T>(),
-                 .state = std::move(state),
-                 .count = rounded.numel(),
-                 .step = step,
-                 .lr = lr,
-                 .weight_decay = weight_decay_of(parameter),
-                 .gradient_scale = gradient_scale,
-                 .device = rounded.device(),
-                 .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
+  step_slice<T>(config_, {.weights = weights_.owned_master(parameter).mutable_data_ptr<T>(),
+                          .gradients = weights_.owned_gradient(parameter).const_data_ptr<T>(),
+                          .state = std::move(state),
+                          .count = rounded.numel(),
+                          .step = step,
+                          .lr = lr,
+                          .weight_decay = weight_decay_of(parameter),
+                          .gradient_scale = gradient_scale,
+                          .device = rounded.device(),
+                          .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
 }
 
 void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale) {

@@ -1,17 +1,17 @@
 // The optimizer's step and gradient clipping over the flat buffers of Weights.
 #pragma once
 
-#include "model/device_kernels.h"
-#include "model/muon.h"
-#include "model/optimizer_plan.h"
-#include "model/weights.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "model/device_kernels.h"
+#include "model/muon.h"
+#include "model/optimizer_plan.h"
+#include "model/weights.h"
 
 namespace orthant {
 

@@ -33,7 +33,8 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
   if (a.rotary()) {
     std::tie(attention_.cos_PD, attention_.sin_PD) =
         rotary_tables(a, a.max_position_embeddings, wide(weights.working_dtype()));
-    attention_.cos_PD = attention_.cos_PD.to(weights.device()), attention_.sin_PD = attention_.sin_PD.to(weights.device());
+    attention_.cos_PD = attention_.cos_PD.to(weights.device());
+    attention_.sin_PD = attention_.sin_PD.to(weights.device());
   } else {
     positions_ = &weights["model.embed_positions.weight"];
   }

@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
 #include "base/text.h"
 #include "model/block_plan.h"
+#include "model/optimizer_plan.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -30,6 +32,19 @@ void BlockRoundings::add(const Operation& operation, const Architecture& a, int6
   if (operation.kind != OperationKind::linear) return;
   products += 1;
   biases += operation.has_bias() ? 1 : 0;
+}
+
+// The error of weights after an update by Muon whose products have another order: that of the update, times its size
+// relative to the initial weights.
+double muon_bound(const Plan& plan) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  double largest = 0;
+  for (const ParameterInfo& matrix : plan.parameters) {
+    if (!is_updated_as_matrix(optimizer, matrix)) continue;
+    const auto terms = static_cast<double>(std::ranges::max(matrix.shape));
+    largest = std::max(largest, std::sqrt(terms) * 0.2 * optimizer.lr / matrix.init_std);
+  }
+  return 5 * std::pow(3.4445, 5) * 0x1p-24 * largest;
 }
 
 }  // namespace
@@ -55,13 +70,16 @@ RoundingBounds rounding_bounds(const Plan& plan) {
     if (plan.tensor.columns > 1) roundings += block.products * a.num_hidden_layers + 1;
     // Products are rounded before a bias is added.
     if (plan.tensor.rows * plan.tensor.columns > 1) roundings += block.biases * a.num_hidden_layers;
+    // GPUs' attention rounds probabilities, and their gradients.
+    if (config.run.device == "cuda") roundings += 2 * a.num_hidden_layers;
     // Exponentials are rounded in place of logits, and so are the ranks' partial sums of the head's input gradient.
     if (!plan.vocabulary.empty()) roundings += 3;
     // Algorithm 2 rounds the sum of these over columns too, before the factors of tokens are known.
     if (sums_input_gradient_early(plan) && plan.tensor.columns > 1) roundings += 1;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
-  return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};
+  const bool muon_on_gpu = config.run.device == "cuda" && config.optimizer.name == "muon";
+  return {.gradients = bound, .weights = muon_on_gpu ? muon_bound(plan) : 0, .rest = random * 0x1p-24};
 }
 
 void check_bounds_detect_mistakes(const Plan& plan) {

@@ -8,7 +8,7 @@ namespace orthant {
 /// The largest relative errors that rounding can explain in this plan. docs/derivations.md derives them.
 struct RoundingBounds {
   double gradients = 0;  // also for the loss and the gradient norm
-  double weights = 0;    // after an update; 0 below float64, where both sides update with the same gradients
+  double weights = 0;    // after an update; 0 below float64, except for Muon on a GPU
   double rest = 0;       // error of a gradient whose exact value is 0, relative to the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan);

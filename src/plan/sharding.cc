@@ -55,7 +55,8 @@ TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequence
           .norm_statistics = stream_norm(a, "model.norm").statistics,
           .loss_statistics = make_output_loss(sharding.config).statistics(),
           .element_bytes = attention.element_bytes,
-          .sum_bytes = attention.sum_bytes()};
+          .sum_bytes = attention.sum_bytes(),
+          .on_gpu = sharding.config.run.device == "cuda"};
 }
 
 int64_t Sharding::num_token_positions(int rank) const {

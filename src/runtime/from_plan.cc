@@ -156,11 +156,10 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .kept = std::move(kept),
           .data_shard = plan.data_shard(rank),
           .orthogonalizer = orthogonalizer_of(plan, comm),
-          .to_microbatch =
-              [positions = plan.token_positions(rank), masks = config.data.mask_documents,
-               device = device_of(config)](const Batch& batch) {
-                return on_device(to_microbatch(batch, positions, masks), device);
-              }};
+          .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents,
+                            device = device_of(config)](const Batch& batch) {
+            return on_device(to_microbatch(batch, positions, masks), device);
+          }};
 }
 
 double learning_rate_of(const Config& c, int64_t step) {

@@ -1,4 +1,4 @@
-// Checks whether a plan's memory fits this machine, or the control group that limits this process.
+// Checks whether a plan's memory fits this machine, the control group that limits this process, or a GPU.
 #pragma once
 
 #include "plan/plan.h"
@@ -10,7 +10,7 @@ namespace orthant {
 
 struct MachineMemory {
   int64_t total_bytes = 0, available_bytes = 0;  // 0: not known
-  std::string owner = "this machine";            // or "this control group"
+  std::string owner = "this machine";            // or "this control group", or "the GPU"
 };
 
 /// Reads /proc/meminfo and the memory limits of all control groups above this process, versions 1 and 2. Memory that

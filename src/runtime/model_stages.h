@@ -27,9 +27,9 @@ struct StepInput {
   std::function<Microbatch(int microbatch)> load;
   /// Called before each Action with the Action and its index in the row.
   std::function<void(const Action&, size_t index)> announce;
-  /// Called with the sum of scaled losses so far: after each F of the last stage. It is called once, on the last stage's
-  /// rank, when the row is done, if pipeline ranks shard the vocabulary or if the device is not the CPU, since reading
-  /// a loss would wait for the device.
+  /// Called with the sum of scaled losses so far: after each F of the last stage. If pipeline ranks shard the
+  /// vocabulary, it is called once, on the last stage's rank, when the row is done. So it is on a GPU, since reading a
+  /// loss would wait for the device.
   std::function<void(double)> loss;
   /// If set, a row computes logits instead of a loss. Called with the logits [N,V] of tokens that have a label, on the
   /// last stage's rank, or on all pipeline ranks if they shard the vocabulary.

@@ -89,7 +89,9 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
 
 int64_t Trainer::peak_bytes() const { return device_.is_cuda() ? peak_cuda_bytes(device_) : peak_allocated_bytes(); }
 
-void Trainer::reset_peak_bytes() const { device_.is_cuda() ? reset_peak_cuda_bytes(device_) : reset_peak_allocated_bytes(); }
+void Trainer::reset_peak_bytes() const {
+  device_.is_cuda() ? reset_peak_cuda_bytes(device_) : reset_peak_allocated_bytes();
+}
 
 void Trainer::open_output() {
   if (comm_.rank() != 0) return;
@@ -121,7 +123,10 @@ int Trainer::run() {
     const bool last = done == config.training.steps;
     const bool validates = config.validation.freq > 0 && (done % config.validation.freq == 0 || last);
     const bool saves = last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
-    if (validates || saves || last_.stopped()) finalize_pending_step();
+    if (validates || saves || last_.stopped()) {
+      finalize_pending_step();
+      last_step_end_.reset();  // the next step does not follow this one
+    }
     const bool stop = last_.stopped();
     if (stop) save_once();  // before validation: the sender of the signal may not wait that long
     if (validates) validate(done);
@@ -134,7 +139,8 @@ int Trainer::run() {
 }
 
 void Trainer::step(int64_t step) {
-  const auto start = Clock::now();
+  // A GPU still updates when a step returns, so its steps are timed from end to end.
+  const auto start = device_.is_cuda() ? last_step_end_.value_or(Clock::now()) : Clock::now();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
   const int signal = stop_signal();
@@ -144,13 +150,14 @@ void Trainer::step(int64_t step) {
                     .peak_memory_bytes = static_cast<double>(peak_bytes())},
                    [this](const StepResult& result) { record_result(result); });
   state_.step = step;
+  last_step_end_ = Clock::now();
   if (!output_) return;
 
   const Traffic after = comm_.total_traffic();
   StepMetrics& m = unwritten_[step].metrics;
   m.step = step;
   m.lr = learning_rate_of(plan_.config, step);
-  m.step_seconds = seconds_since(start);
+  m.step_seconds = std::chrono::duration<double>(*last_step_end_ - start).count();
   m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
   m.communication_bytes = after.bytes - before.bytes;

@@ -1,22 +1,23 @@
 // Trainer: the loop over steps on one rank, and all files and terminal output of a run.
 #pragma once
 
-#include "comm/comm.h"
-#include "plan/plan.h"
-#include "report/metrics.h"
-#include "report/progress.h"
-#include "runtime/sample.h"
-#include "runtime/session.h"
-#include "runtime/snapshot.h"
-#include "report/tensorboard.h"
-#include "runtime/training_data.h"
-
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "plan/plan.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+#include "report/tensorboard.h"
+#include "runtime/sample.h"
+#include "runtime/session.h"
+#include "runtime/snapshot.h"
+#include "runtime/training_data.h"
 
 namespace orthant {
 
@@ -63,7 +64,7 @@ class Trainer {
   void save();
   void save_timeline();
   std::string way_out() const;  // advice for a run whose values are not finite
-  int64_t peak_bytes() const;  // in tensors of this rank's device, since the last reset
+  int64_t peak_bytes() const;   // in tensors on this rank's device, since the last reset
   void reset_peak_bytes() const;
   [[noreturn]] void stop_on_not_finite(const StepResult& result);
   void print_banner() const;
@@ -84,6 +85,7 @@ class Trainer {
     int64_t tokens = 0;  // of this step
   };
   std::map<int64_t, Unwritten> unwritten_;  // by step
+  std::optional<Clock::time_point> last_step_end_;  // empty if other work followed the last step
   double peak_flops_ = 0;           // of all ranks
 };
 

@@ -83,8 +83,8 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda",
-       "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on CUDA "
-       "devices, but does not train on them; set it to \"cpu\""},
+       "run.device = \"cuda\" (command line) must be \"cpu\", because this build of Orthant has no CUDA; set it to "
+       "\"cpu\""},
       {"run.transport=ucx",
        "run.transport = \"ucx\" (command line) requires UCX, but this build of Orthant has no UCX; set it to "
        "\"auto\" or \"gloo\""},
@@ -115,8 +115,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const BuildFeatures all = {.only_plans = false, .nccl = true, .no_ucx = ""};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
-              "run.device = \"cuda\" (command line) must be \"cpu\", because this version of Orthant plans runs on "
-              "CUDA devices, but does not train on them; set it to \"cpu\"" +
+              "run.device = \"cuda\" (command line) must be \"cpu\", because this build of Orthant has no CUDA; set it "
+              "to \"cpu\"" +
                   std::string(transport == "nccl" ? " and run.transport to \"auto\"" : ""));
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, {.only_plans = true}), "no error");
   }
@@ -127,6 +127,16 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
             "run.transport = \"nccl\" (command line) requires run.device = \"cuda\"; set it to \"auto\" or \"ucx\"");
 }
 
+// A build with CUDA trains on one device; plans have no such limit.
+TEST(ConfigCheck, OneGpuIsTrainedOn) {
+  const BuildFeatures cuda = {.no_cuda = ""};
+  EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.ranks=1"}, cuda), "no error");
+  EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.ranks=2"}, cuda),
+            "run.ranks = 2 (command line) must be 1 with run.device = \"cuda\" (command line), because this version of "
+            "Orthant trains on one GPU; set it to 1, or run.device to \"cpu\"");
+  EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.ranks=2"}, {.only_plans = true}), "no error");
+}
+
 // Host memory relieves devices only. A plan for CUDA devices needs no build with CUDA.
 TEST(ConfigCheck, OffloadingRequiresADevice) {
   for (const std::string key : {"optimizer.offload", "activation_checkpoint.offload"}) {
@@ -134,6 +144,10 @@ TEST(ConfigCheck, OffloadingRequiresADevice) {
               key + " = true (command line) must be false with run.device = \"cpu\" (default), because the tensors "
                     "of a CPU rank are in host memory already; set it to false");
     EXPECT_EQ(check_error_of("", {key + "=true", "run.device=cuda"}, {.only_plans = true}), "no error");
+    EXPECT_EQ(check_error_of("", {key + "=true", "run.device=cuda", "run.ranks=1"}, {.no_cuda = ""}),
+              key +
+                  " = true (command line) must be false, because this version of Orthant plans offloading but does "
+                  "not train with it; set it to false");
   }
 }
 

@@ -1,71 +1,35 @@
-// The fused kernels of other devices, and ATen's operators in their place, compute what the CPU's kernels compute: on
-// the same random inputs, every output differs by roundings only. The Gpu tests need a CUDA device.
-#include "model/device_kernels.h"
+// The fused kernels of GPUs, and ATen's operators in their place, compute what the CPU's kernels compute. The Gpu tests
+// need a CUDA device.
+#include "tests/model/device_kernels.h"
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-#include <vector>
+#include <utility>
 
-#include "base/labels.h"
-#include "model/aten_kernels.h"
-#include "model/element.h"
-
-namespace orthant::device_kernels_test {
+namespace orthant::device_kernels {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-// Where a kernel runs, and whether ATen's operators compute it.
-struct Place {
-  at::Device device = at::kCPU;
-  bool aten = false;
-};
-
-#define RUN(place, function, ...) \
-  ((place).aten ? aten_kernels::function((place).device, __VA_ARGS__) : function((place).device, __VA_ARGS__))
-
-// Runs the kernel on copies of the tensors, by the CPU's kernels and at the place. Every tensor must then be equal
-// within `tolerance`, relative to its largest element.
-void expect_equal(const Place& place, const Tensors& tensors, double tolerance, const std::string& what,
-                  const std::function<void(const Place&, const Tensors&)>& kernel) {
-  Tensors want, have;
-  for (const at::Tensor& t : tensors) {
-    want.push_back(t.clone());
-    have.push_back(t.to(place.device, t.scalar_type(), false, /*copy=*/true));
-  }
-  kernel({}, want);
-  kernel(place, have);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (want[i].numel() == 0) continue;
-    const at::Tensor w = want[i].to(at::kDouble), h = have[i].cpu().to(at::kDouble);
-    const double size = std::max(w.abs().max().item<double>(), 1e-30), error = (h - w).abs().max().item<double>() / size;
-    EXPECT_TRUE(error <= tolerance) << what << ": tensor " << i << " differs by " << error << ", bound " << tolerance;
-  }
-}
-
-double tolerance_of(at::ScalarType type) { return type == at::kDouble ? 1e-13 : type == at::kFloat ? 2e-6 : 0.008; }
-
-constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16};
-
-at::Tensor random(at::IntArrayRef shape, at::ScalarType type) { return at::randn(shape, at::kDouble).to(type); }
-
-void check_norms(const Place& place) {
+void check_norms(const Backend& place) {
   for (const at::ScalarType type : kTypes) {
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 64}, {3, 1000}, {67, 2048}, {17, 8192}, {2, 9000}, {2, 4099}, {1, 1}}) {
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{5, 64}, {3, 1000}, {67, 2048}, {17, 8192}, {2, 9000}, {2, 4099}, {1, 1}}) {
       const at::Tensor x = random({rows, cols}, type), none = at::zeros({rows, cols}, type);
       const at::Tensor rstd = at::zeros({rows}, wide(type));
       for (const bool adds : {false, true}) {
         expect_equal(place, {x, random({rows, cols}, type), random({cols}, type), none, none, rstd}, tolerance_of(type),
-                     fmt::format("norm of {} x {}", rows, cols), [&](const Place& at, const Tensors& t) {
+                     fmt::format("norm of {} x {}", rows, cols), [&](const Backend& at, const Tensors& t) {
                        by_element(x, [&]<class T>(T) {
-                         RUN(at, rms_norm_forward, RmsNormForward<T>{.x = in<T>(t[0]), .residual = adds ? in<T>(t[1]) : nullptr,
-                                                      .gamma = in<T>(t[2]), .eps = 1e-5, .rows = rows, .cols = cols,
-                                                      .sum = adds ? out<T>(t[3]) : nullptr, .y = out<T>(t[4]),
-                                                      .rstd = out<Wide<T>>(t[5])});
+                         RUN(at, rms_norm_forward,
+                             RmsNormForward<T>{.x = in<T>(t[0]),
+                                               .residual = adds ? in<T>(t[1]) : nullptr,
+                                               .gamma = in<T>(t[2]),
+                                               .eps = 1e-5,
+                                               .rows = rows,
+                                               .cols = cols,
+                                               .sum = adds ? out<T>(t[3]) : nullptr,
+                                               .y = out<T>(t[4]),
+                                               .rstd = out<Wide<T>>(t[5])});
                        });
                      });
         const at::Tensor scale = (random({rows}, type).abs() + 0.5).to(wide(type));
@@ -73,12 +37,18 @@ void check_norms(const Place& place) {
                      {x, random({rows, cols}, type), random({cols}, type), scale, random({rows, cols}, type), none,
                       random({cols}, wide(type))},
                      4 * tolerance_of(type), fmt::format("backward of a norm of {} x {}", rows, cols),
-                     [&](const Place& at, const Tensors& t) {
+                     [&](const Backend& at, const Tensors& t) {
                        by_element(x, [&]<class T>(T) {
-                         RUN(at, rms_norm_backward, RmsNormBackward<T>{.dy = in<T>(t[0]), .s = in<T>(t[1]), .gamma = in<T>(t[2]),
-                                                       .rstd = in<Wide<T>>(t[3]), .dsum = adds ? in<T>(t[4]) : nullptr,
-                                                       .rows = rows, .cols = cols, .dx = out<T>(t[5]),
-                                                       .dgamma = out<Wide<T>>(t[6])});
+                         RUN(at, rms_norm_backward,
+                             RmsNormBackward<T>{.dy = in<T>(t[0]),
+                                                .s = in<T>(t[1]),
+                                                .gamma = in<T>(t[2]),
+                                                .rstd = in<Wide<T>>(t[3]),
+                                                .dsum = adds ? in<T>(t[4]) : nullptr,
+                                                .rows = rows,
+                                                .cols = cols,
+                                                .dx = out<T>(t[5]),
+                                                .dgamma = out<Wide<T>>(t[6])});
                        });
                      });
       }
@@ -87,45 +57,56 @@ void check_norms(const Place& place) {
 }
 
 // Heads of a token are adjacent rows of a wider matrix.
-void check_head_norms(const Place& place) {
+void check_head_norms(const Backend& place) {
   constexpr int64_t kTokens = 7, kHeads = 3, kWidth = 5, D = 16;
   for (const at::ScalarType type : kTypes) {
     const at::Tensor qkv = random({kTokens, kWidth * D}, type), rstd = at::zeros({kTokens * kHeads}, wide(type));
     const RowGroups groups{.rows = kHeads, .stride = kWidth * D};
     expect_equal(place, {qkv, random({D}, type), at::zeros_like(qkv), rstd}, tolerance_of(type), "norms of heads",
-                 [&](const Place& at, const Tensors& t) {
+                 [&](const Backend& at, const Tensors& t) {
                    by_element(qkv, [&]<class T>(T) {
-                     RUN(at, rms_norm_forward, RmsNormForward<T>{.x = in<T>(t[0]) + D, .gamma = in<T>(t[1]), .eps = 1e-5,
-                                                  .rows = kTokens * kHeads, .cols = D, .y = out<T>(t[2]) + D,
-                                                  .rstd = out<Wide<T>>(t[3]), .groups = groups});
+                     RUN(at, rms_norm_forward,
+                         RmsNormForward<T>{.x = in<T>(t[0]) + D,
+                                           .gamma = in<T>(t[1]),
+                                           .eps = 1e-5,
+                                           .rows = kTokens * kHeads,
+                                           .cols = D,
+                                           .y = out<T>(t[2]) + D,
+                                           .rstd = out<Wide<T>>(t[3]),
+                                           .groups = groups});
                    });
                  });
     expect_equal(place,
                  {qkv, random({kTokens, kWidth * D}, type), random({D}, type), rstd + 0.7, at::zeros_like(qkv),
                   random({D}, wide(type))},
-                 4 * tolerance_of(type), "backward of norms of heads", [&](const Place& at, const Tensors& t) {
+                 4 * tolerance_of(type), "backward of norms of heads", [&](const Backend& at, const Tensors& t) {
                    by_element(qkv, [&]<class T>(T) {
-                     RUN(at, rms_norm_backward, RmsNormBackward<T>{.dy = in<T>(t[0]) + D, .s = in<T>(t[1]) + D, .gamma = in<T>(t[2]),
-                                                   .rstd = in<Wide<T>>(t[3]), .rows = kTokens * kHeads, .cols = D,
-                                                   .dx = out<T>(t[4]) + D, .dgamma = out<Wide<T>>(t[5]),
-                                                   .groups = groups});
+                     RUN(at, rms_norm_backward,
+                         RmsNormBackward<T>{.dy = in<T>(t[0]) + D,
+                                            .s = in<T>(t[1]) + D,
+                                            .gamma = in<T>(t[2]),
+                                            .rstd = in<Wide<T>>(t[3]),
+                                            .rows = kTokens * kHeads,
+                                            .cols = D,
+                                            .dx = out<T>(t[4]) + D,
+                                            .dgamma = out<Wide<T>>(t[5]),
+                                            .groups = groups});
                    });
                  });
   }
 }
 
-void check_swiglu(const Place& place) {
+void check_swiglu(const Backend& place) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {1, 24, 257, 4096}) {
       const at::Tensor gate_up = 4 * random({9, 2 * width}, type), half = at::zeros({9, width}, type);
       const std::string what = fmt::format("swiglu of width {}", width);
-      expect_equal(place, {gate_up, half}, tolerance_of(type), what, [&](const Place& at, const Tensors& t) {
-        by_element(half, [&]<class T>(T) {
-          RUN(at, swiglu_forward, SwigluForward<T>{in<T>(t[0]), 9, width, out<T>(t[1])});
-        });
+      expect_equal(place, {gate_up, half}, tolerance_of(type), what, [&](const Backend& at, const Tensors& t) {
+        by_element(half,
+                   [&]<class T>(T) { RUN(at, swiglu_forward, SwigluForward<T>{in<T>(t[0]), 9, width, out<T>(t[1])}); });
       });
       expect_equal(place, {random({9, width}, type), gate_up, at::zeros_like(gate_up)}, tolerance_of(type), what,
-                   [&](const Place& at, const Tensors& t) {
+                   [&](const Backend& at, const Tensors& t) {
                      by_element(half, [&]<class T>(T) {
                        RUN(at, swiglu_backward, SwigluBackward<T>{in<T>(t[0]), in<T>(t[1]), 9, width, out<T>(t[2])});
                      });
@@ -134,11 +115,13 @@ void check_swiglu(const Place& place) {
   }
 }
 
-void check_rotary(const Place& place) {
+void check_rotary(const Backend& place) {
   constexpr int64_t B = 2, N = 5, kPositions = 11;
   for (const at::ScalarType type : kTypes) {
-    for (const auto& [H, K, D] : {std::tuple<int64_t, int64_t, int64_t>{4, 2, 32}, {3, 3, 6}, {6, 1, 128}}) {
+    for (const auto& [H, K, D] :
+         {std::tuple<int64_t, int64_t, int64_t>{4, 2, 32}, {3, 3, 6}, {6, 1, 128}, {4, 2, 17}, {2, 1, 1}}) {
       for (const auto& [rotates, by_token] : {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+        if (rotates && D % 2 != 0) continue;
         const at::Tensor angles = random({kPositions, D / 2}, wide(type));
         const at::Tensor positions = at::randint(0, kPositions, {B, N}, at::kLong);
         const auto tables = [&]<class T>(const Tensors& t, T) -> RotaryTables<T> {
@@ -147,26 +130,36 @@ void check_rotary(const Place& place) {
         };
         const at::Tensor qkv = random({B, N, (H + 2 * K) * D}, type);
         const at::Tensor q = random({B, H, N, D}, type), k = random({B, K, N, D}, type);
-        expect_equal(place, {angles.cos(), angles.sin(), positions, qkv, at::zeros_like(q), at::zeros_like(k),
-                             at::zeros_like(k)},
-                     tolerance_of(type), "rotary positions", [&](const Place& at, const Tensors& t) {
-                       by_element(qkv, [&]<class T>(T) {
-                         RUN(at, rope_split_forward, RopeSplitForward<T>{.shape = {B, N, H, K, D, by_token}, .tables = tables(t, T{}),
-                                                        .qkv_BTC = in<T>(t[3]), .q = out<T>(t[4]),
-                                                        .k = out<T>(t[5]), .v = out<T>(t[6])});
-                       });
-                     });
+        expect_equal(
+            place,
+            {angles.cos(), angles.sin(), positions, qkv, at::zeros_like(q), at::zeros_like(k), at::zeros_like(k)},
+            tolerance_of(type), "rotary positions", [&](const Backend& at, const Tensors& t) {
+              by_element(qkv, [&]<class T>(T) {
+                RUN(at, rope_split_forward,
+                    RopeSplitForward<T>{.shape = {B, N, H, K, D, by_token},
+                                        .tables = tables(t, T{}),
+                                        .qkv_BTC = in<T>(t[3]),
+                                        .q = out<T>(t[4]),
+                                        .k = out<T>(t[5]),
+                                        .v = out<T>(t[6])});
+              });
+            });
         for (const bool per_query : {false, true}) {
           const auto key_gradient = [&] { return random({B, per_query ? H : K, N, D}, type); };
-          expect_equal(place, {angles.cos(), angles.sin(), positions, at::zeros_like(qkv), q, key_gradient(), key_gradient()},
-                       2 * tolerance_of(type), "backward of rotary positions", [&](const Place& at, const Tensors& t) {
-                         by_element(qkv, [&]<class T>(T) {
-                           RUN(at, rope_split_backward, RopeSplitBackward<T>{.shape = {B, N, H, K, D, by_token}, .tables = tables(t, T{}),
-                                                           .dq = in<T>(t[4]), .dk = in<T>(t[5]),
-                                                           .dv = in<T>(t[6]), .kv_per_query_head = per_query,
-                                                           .dqkv_BTC = out<T>(t[3])});
-                         });
-                       });
+          expect_equal(
+              place, {angles.cos(), angles.sin(), positions, at::zeros_like(qkv), q, key_gradient(), key_gradient()},
+              2 * tolerance_of(type), "backward of rotary positions", [&](const Backend& at, const Tensors& t) {
+                by_element(qkv, [&]<class T>(T) {
+                  RUN(at, rope_split_backward,
+                      RopeSplitBackward<T>{.shape = {B, N, H, K, D, by_token},
+                                           .tables = tables(t, T{}),
+                                           .dq = in<T>(t[4]),
+                                           .dk = in<T>(t[5]),
+                                           .dv = in<T>(t[6]),
+                                           .kv_per_query_head = per_query,
+                                           .dqkv_BTC = out<T>(t[3])});
+                });
+              });
         }
       }
     }
@@ -174,97 +167,65 @@ void check_rotary(const Place& place) {
 }
 
 // The same elements must be dropped, in any part of a tensor.
-void check_dropout(const Place& place) {
+void check_dropout(const Backend& place) {
   for (const at::ScalarType type : kTypes) {
     for (const uint64_t first : {uint64_t{0}, uint64_t{3}, (uint64_t{1} << 33) + 6}) {
       const at::Tensor x = random({1003}, type);
-      expect_equal(place, {x, at::zeros_like(x)}, tolerance_of(type), "dropout", [&](const Place& at, const Tensors& t) {
-        by_element(x, [&]<class T>(T) {
-          RUN(at, dropout, Dropout<T>{.x = in<T>(t[0]), .y = out<T>(t[1]), .count = 1003, .seed = 0x123456789abcdef0u,
-                              .stream = (uint64_t{7} << 32) + 3, .first_index = first, .p = 0.3});
-        });
-      });
+      expect_equal(place, {x, at::zeros_like(x)}, tolerance_of(type), "dropout",
+                   [&](const Backend& at, const Tensors& t) {
+                     by_element(x, [&]<class T>(T) {
+                       RUN(at, dropout,
+                           Dropout<T>{.x = in<T>(t[0]),
+                                      .y = out<T>(t[1]),
+                                      .count = 1003,
+                                      .seed = 0x123456789abcdef0u,
+                                      .stream = (uint64_t{7} << 32) + 3,
+                                      .first_index = first,
+                                      .p = 0.3});
+                     });
+                   });
     }
   }
 }
 
-constexpr OutputLoss kLosses[] = {
-    {}, {.softcap = 5}, {.smoothing = 0.1}, {.z_weight = 0.01}, {.softcap = 3, .smoothing = 0.2, .z_weight = 0.02}};
-
-void check_losses(const Place& place) {
-  constexpr int64_t kRows = 6;
-  for (const at::ScalarType type : kTypes) {
-    for (const OutputLoss& loss : kLosses) {
-      for (const int64_t vocab : {2, 31, 1024, 5000}) {
-        const at::Tensor logits = 3 * random({kRows, vocab}, type), labels = at::randint(0, vocab, {kRows}, at::kLong);
-        labels[2] = kIgnoredLabel;
-        const std::string what = fmt::format("loss over {} with cap {}, smoothing {}, z-loss {}", vocab, loss.softcap,
-                                             loss.smoothing, loss.z_weight);
-        const double tolerance = type == at::kBFloat16 ? 0.02 : 20 * tolerance_of(type);
-        expect_equal(place, {logits, labels, at::zeros({kRows}, at::kDouble)}, tolerance, what,
-                     [&](const Place& at, const Tensors& t) {
-                       by_element(logits, [&]<class T>(T) {
-                         RUN(at, softmax_cross_entropy,
-                             SoftmaxCrossEntropy<T>{.logits = out<T>(t[0]), .labels = in<int64_t>(t[1]), .rows = kRows,
-                                                    .vocab = vocab, .scale = 0.25, .losses = out<double>(t[2]),
-                                                    .loss = loss});
-                       });
-                     });
-        // A shard of twice as large a vocabulary; half of the labels are in the other shard.
-        const at::Tensor of_all = at::randint(0, 2 * vocab, {kRows}, at::kLong);
-        of_all[1] = kIgnoredLabel;
-        expect_equal(place, {logits, of_all, at::zeros({kRows, 4}, at::kDouble)}, tolerance, what + ", one shard",
-                     [&](const Place& at, const Tensors& t) {
-                       by_element(logits, [&]<class T>(T) {
-                         const SoftmaxShard<T> args{.logits = out<T>(t[0]), .labels = in<int64_t>(t[1]), .rows = kRows,
-                                                    .vocab = vocab, .first = vocab,
-                                                    .statistics = out<SoftmaxStatistics>(t[2]), .scale = 0.25,
-                                                    .loss = loss, .vocabulary = 2 * vocab};
-                         RUN(at, softmax_statistics, args);
-                         RUN(at, softmax_gradient, args);
-                       });
-                     });
-        const at::Tensor products = 3 * random({kRows, vocab}, wide(type)), kept = at::zeros({kRows, vocab}, type);
-        expect_equal(place,
-                     {products, of_all, kept, kept, at::zeros({kRows, 4}, at::kDouble), at::zeros({kRows}, at::kDouble)},
-                     tolerance, what + ", exponentials", [&](const Place& at, const Tensors& t) {
-                       by_element(kept, [&]<class T>(T) {
-                         RUN(at, softmax_exponentials,
-                             SoftmaxExponentials<T>{.logits = in<Wide<T>>(t[0]), .exponentials = out<T>(t[2]),
-                                                    .slopes = loss.softcap > 0 ? out<T>(t[3]) : nullptr,
-                                                    .labels = in<int64_t>(t[1]), .rows = kRows, .vocab = vocab,
-                                                    .first = vocab, .has_maximum = false,
-                                                    .statistics = out<SoftmaxStatistics>(t[4]),
-                                                    .label_slopes = loss.softcap > 0 ? out<double>(t[5]) : nullptr,
-                                                    .loss = loss});
-                       });
-                     });
-      }
-    }
-  }
-}
-
-void check_updates(const Place& place) {
+void check_updates(const Backend& place) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
     constexpr int64_t kCount = 1001;
     const at::Tensor weights = random({kCount}, type), second = random({kCount}, type).square();
     const at::Tensor rounded = at::zeros({kCount}, at::kBFloat16);
     const auto check = [&]<class T>(T) {
       const auto bf16 = [](const at::Tensor& t) { return sizeof(T) == 4 ? out<Bf16>(t) : nullptr; };
-      expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded}, tolerance_of(type),
-                   "adamw", [&](const Place& at, const Tensors& t) {
-                     RUN(at, adamw, AdamW<T>{.weights = out<T>(t[0]), .gradients = in<T>(t[1]), .m = out<T>(t[2]),
-                                      .v = out<T>(t[3]), .count = kCount, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95,
-                                      .eps = 1e-8, .weight_decay = 0.1, .bias_correction1 = 0.1,
-                                      .bias_correction2 = 0.05, .gradient_scale = 0.5, .bf16_weights = bf16(t[4])});
+      expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded},
+                   tolerance_of(type), "adamw", [&](const Backend& at, const Tensors& t) {
+                     RUN(at, adamw,
+                         AdamW<T>{.weights = out<T>(t[0]),
+                                  .gradients = in<T>(t[1]),
+                                  .m = out<T>(t[2]),
+                                  .v = out<T>(t[3]),
+                                  .count = kCount,
+                                  .lr = 0.01,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.95,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .bias_correction1 = 0.1,
+                                  .bias_correction2 = 0.05,
+                                  .gradient_scale = 0.5,
+                                  .bf16_weights = bf16(t[4])});
                    });
       for (const bool has_momentum : {false, true}) {
-        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded}, tolerance_of(type), "sgd",
-                     [&](const Place& at, const Tensors& t) {
-                       RUN(at, sgd, Sgd<T>{.weights = out<T>(t[0]), .gradients = in<T>(t[1]),
-                                      .momentum_buffer = has_momentum ? out<T>(t[2]) : nullptr, .count = kCount,
-                                      .lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .gradient_scale = 0.5,
-                                      .bf16_weights = bf16(t[3])});
+        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded}, tolerance_of(type),
+                     "sgd", [&](const Backend& at, const Tensors& t) {
+                       RUN(at, sgd,
+                           Sgd<T>{.weights = out<T>(t[0]),
+                                  .gradients = in<T>(t[1]),
+                                  .momentum_buffer = has_momentum ? out<T>(t[2]) : nullptr,
+                                  .count = kCount,
+                                  .lr = 0.01,
+                                  .momentum = 0.9,
+                                  .weight_decay = 0.1,
+                                  .gradient_scale = 0.5,
+                                  .bf16_weights = bf16(t[3])});
                      });
       }
     };
@@ -274,65 +235,27 @@ void check_updates(const Place& place) {
 
 TEST(AtenKernels, ComputeWhatTheCpuKernelsCompute) {
   at::manual_seed(1);
-  const Place aten{.device = at::kCPU, .aten = true};
+  const Backend aten{.device = at::kCPU, .aten = true};
   check_norms(aten);
   check_head_norms(aten);
   check_swiglu(aten);
   check_rotary(aten);
   check_dropout(aten);
-  check_losses(aten);
   check_updates(aten);
 }
-
-TEST(AtenKernels, SumOfSquares) {
-  const at::Tensor x = random({1000}, at::kFloat);
-  ExactSum sum;
-  aten_kernels::add_squares(x, sum);
-  const double want = x.to(at::kDouble).square().sum().item<double>();
-  EXPECT_NEAR(sum.value(), want, 1e-13 * want);
-}
-
-#define REQUIRE_GPU() \
-  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "GPUs needed: 1, here: 0"
 
 TEST(KernelsGpu, ComputeWhatTheCpuKernelsCompute) {
   REQUIRE_GPU();
   at::manual_seed(1);
-  for (const bool aten : {false, true}) {
-    const Place gpu{.device = at::Device(at::kCUDA, 0), .aten = aten};
+  for (const Backend& gpu : kOnGpu) {
     check_norms(gpu);
     check_head_norms(gpu);
     check_swiglu(gpu);
     check_rotary(gpu);
     check_dropout(gpu);
-    check_losses(gpu);
     check_updates(gpu);
   }
 }
 
-TEST(KernelsGpu, SumOfSquaresHasOneValueForEveryOrder) {
-  REQUIRE_GPU();
-  at::manual_seed(2);
-  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    // Numbers of very different sizes, in blocks that are added one at a time, in two orders.
-    const at::Tensor x = (at::randn({40 * kNormBlockElements + 17}, at::kDouble) *
-                          at::pow(10.0, at::randint(-15, 15, {40 * kNormBlockElements + 17}, at::kDouble)))
-                             .to(type)
-                             .to(at::kCUDA);
-    SquaresSum at_once, by_parts;
-    at_once.add(x);
-    constexpr int64_t kPart = 8 * kNormBlockElements;
-    for (int64_t part = 5; part >= 0; --part) {
-      if (part * kPart < x.numel()) by_parts.add(x.narrow(0, part * kPart, std::min(kPart, x.numel() - part * kPart)));
-    }
-    EXPECT_EQ(at_once.total().value(), by_parts.total().value());
-    const double want = x.cpu().to(at::kDouble).square().sum().item<double>();
-    EXPECT_NEAR(at_once.total().value(), want, 1e-13 * want);
-  }
-  SquaresSum of_nan;
-  of_nan.add(at::full({1}, std::nan(""), at::kFloat).to(at::kCUDA));
-  EXPECT_FALSE(std::isfinite(of_nan.total().value()));
-}
-
 }  // namespace
-}  // namespace orthant::device_kernels_test
+}  // namespace orthant::device_kernels

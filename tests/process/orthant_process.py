@@ -3,6 +3,7 @@ that it starts ends with the test. Other helpers read the files of a run, and ch
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -24,11 +25,17 @@ LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_
 
 
 def meeting(ranks):
-    """The environment variables, other than RANK, of ranks that are started by hand. MASTER_PORT is a free port of this
-    machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    """The environment variables, other than RANK, of ranks that are started by hand. MASTER_PORT is free, and below
+    the ephemeral ports, which outgoing connections could take before the ranks do."""
+    first_ephemeral = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10000, first_ephemeral if first_ephemeral > 11000 else 65536)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 RUN_FILE = """

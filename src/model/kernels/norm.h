@@ -12,7 +12,7 @@ struct RowGroups {
   int64_t rows = 0, stride = 0;
 
   /// Offset of a row's first element.
-  int64_t offset(int64_t row, int64_t cols) const {
+  constexpr int64_t offset(int64_t row, int64_t cols) const {
     return rows == 0 ? row * cols : row / rows * stride + row % rows * cols;
   }
 };

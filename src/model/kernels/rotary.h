@@ -1,4 +1,4 @@
-// Rotary position embedding, fused with the change of layout from one projected row per token to one matrix per head.
+// Rotary position embedding, fused with the change of layout from one projected row per token to separate q, k and v.
 #pragma once
 
 #include "model/kernels/element.h"
@@ -16,9 +16,9 @@ struct RotaryShape {
   bool by_token = false;  // q, k, v and their gradients are [B, T, heads, D] in memory, in place of [B, heads, T, D]
 
   /// Offset of a head of a token in q, k, v or their gradients with this number of heads.
-  constexpr int64_t offset(int64_t sequence, int64_t of_heads, int64_t head, int64_t token) const {
-    return by_token ? ((sequence * tokens + token) * of_heads + head) * head_dim
-                    : ((sequence * of_heads + head) * tokens + token) * head_dim;
+  constexpr int64_t offset(int64_t sequence, int64_t num_heads, int64_t head, int64_t token) const {
+    return by_token ? ((sequence * tokens + token) * num_heads + head) * head_dim
+                    : ((sequence * num_heads + head) * tokens + token) * head_dim;
   }
 };
 
@@ -37,7 +37,7 @@ struct RopeSplitForward {
   RotaryShape shape;
   RotaryTables<T> tables;
   const T* qkv_BTC;  // [B, T, (H + 2 Hk) D]
-  T* q;              // out, dense
+  T* q;              // out, dense, in the layout that shape.by_token selects
   T* k;              // out, dense, Hk heads
   T* v;              // out, dense, Hk heads
 };

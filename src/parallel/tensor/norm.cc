@@ -23,14 +23,24 @@ struct ShardedNorm : torch::autograd::Function<ShardedNorm> {
     const auto statistics = input.options().dtype(wide(input.scalar_type()));
     const at::Tensor squares = at::empty({rows}, statistics), rstd = at::empty({rows}, statistics);
     by_element(input, [&]<class T>(T) {
-      rms_norm_squares<T>(input.device(), {.x = in<T>(input), .residual = in<T>(residual), .rows = rows, .cols = cols,
-                           .sum = residual.defined() ? out<T>(sum) : nullptr, .squares = out<Wide<T>>(squares)});
+      rms_norm_squares<T>(input.device(), {.x = in<T>(input),
+                                           .residual = in<T>(residual),
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .sum = residual.defined() ? out<T>(sum) : nullptr,
+                                           .squares = out<Wide<T>>(squares)});
     });
     mesh->comm().all_reduce(squares, {kColumn}).wait();
     by_element(input, [&]<class T>(T) {
-      rms_norm_forward<T>(input.device(), {.x = in<T>(sum), .gamma = in<T>(gain), .eps = eps, .rows = rows, .cols = cols,
-                           .y = out<T>(y), .rstd = out<Wide<T>>(rstd), .width = width,
-                           .squares = in<Wide<T>>(squares)});
+      rms_norm_forward<T>(input.device(), {.x = in<T>(sum),
+                                           .gamma = in<T>(gain),
+                                           .eps = eps,
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .y = out<T>(y),
+                                           .rstd = out<Wide<T>>(rstd),
+                                           .width = width,
+                                           .squares = in<Wide<T>>(squares)});
     });
     context->save_for_backward({sum, rstd});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
@@ -57,14 +67,26 @@ struct ShardedNorm : torch::autograd::Function<ShardedNorm> {
     const at::Tensor dx = at::empty_like(sum), dots = at::empty_like(rstd);
     if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
-      rms_norm_dots<T>(sum.device(), {.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rows = rows, .cols = cols,
-                        .dots = out<Wide<T>>(dots)});
+      rms_norm_dots<T>(sum.device(), {.dy = in<T>(dy),
+                                      .s = in<T>(sum),
+                                      .gamma = in<T>(weight.value),
+                                      .rows = rows,
+                                      .cols = cols,
+                                      .dots = out<Wide<T>>(dots)});
     });
     mesh->comm().all_reduce(dots, {kColumn}).wait();
     by_element(sum, [&]<class T>(T) {
-      rms_norm_backward<T>(sum.device(), {.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rstd = in<Wide<T>>(rstd),
-                            .dsum = in<T>(dsum), .rows = rows, .cols = cols, .dx = out<T>(dx),
-                            .dgamma = out<Wide<T>>(weight.gradient), .width = width, .dots = in<Wide<T>>(dots)});
+      rms_norm_backward<T>(sum.device(), {.dy = in<T>(dy),
+                                          .s = in<T>(sum),
+                                          .gamma = in<T>(weight.value),
+                                          .rstd = in<Wide<T>>(rstd),
+                                          .dsum = in<T>(dsum),
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .dx = out<T>(dx),
+                                          .dgamma = out<Wide<T>>(weight.gradient),
+                                          .width = width,
+                                          .dots = in<Wide<T>>(dots)});
     });
     weight.written();
     return answer(dx, context->saved_data["residual"].toBool() ? dx : at::Tensor());

@@ -33,12 +33,8 @@ struct Case {
   }
 
   void forward() {
-    rope_split_forward(RopeSplitForward<T>{.shape = shape,
-                                           .tables = tables(),
-                                           .qkv_BTC = qkv.data(),
-                                           .q = q.data(),
-                                           .k = k.data(),
-                                           .v = v.data()});
+    rope_split_forward(RopeSplitForward<T>{
+        .shape = shape, .tables = tables(), .qkv_BTC = qkv.data(), .q = q.data(), .k = k.data(), .v = v.data()});
   }
 
   /// Takes q, k, v as the gradients and overwrites qkv.

@@ -1,4 +1,4 @@
-// What the CUDA kernels share: packs of elements, and sums over the threads of a row.
+// Helpers of the CUDA kernels: packs of elements, and sums over the threads of a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,16 +32,16 @@ struct alignas(sizeof(T) * N) Pack {
   T values[N];
 };
 
-/// Elements of a pack of 16 bytes.
+/// Number of elements in 16 bytes, the largest pack.
 template <class T>
-constexpr int kPack = 16 / sizeof(T);
+constexpr int kPackElements = 16 / sizeof(T);
 
 /// True if rows of `cols` elements at these addresses can be read in packs; null pointers are ignored.
 template <class T>
 bool fits_packs(int64_t cols, std::initializer_list<const void*> rows) {
-  return cols % kPack<T> == 0 && std::all_of(rows.begin(), rows.end(), [](const void* row) {
-    return reinterpret_cast<uintptr_t>(row) % 16 == 0;
-  });
+  return cols % kPackElements<T> == 0 && std::all_of(rows.begin(), rows.end(), [](const void* row) {
+           return reinterpret_cast<uintptr_t>(row) % 16 == 0;
+         });
 }
 
 template <class T, int N>
@@ -58,8 +58,8 @@ __device__ inline void store(const Wide<T> (&from)[N], T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-/// The sum over the `kThreads` threads of a row, in every one of them. A block has rows of equal numbers of threads; all
-/// threads of the block must call it. kThreads is 32, or the size of the block and at most 1024.
+/// The sum over the kThreads threads of a row, which every one of them receives. All threads of the block must call it.
+/// kThreads is 32, or the size of the block, which is at most 1024.
 template <int kThreads, class N>
 __device__ inline N sum_over_row(N value) {
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ inline N sum_over_row(N value) {
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("CUDA could not start the kernel ") + kernel + ": " + cudaGetErrorString(error));
+    throw std::runtime_error(std::string("CUDA cannot launch ") + kernel + ": " + cudaGetErrorString(error));
   }
 }
 

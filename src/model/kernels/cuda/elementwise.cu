@@ -48,11 +48,12 @@ __global__ void swiglu_backward_row(SwigluBackward<T> args) {
   }
 }
 
-// One block of threads for each token. An item is N pairs of a head's elements k and k + D/2.
+// One block of threads for each token. An item is N pairs of a head's elements k and k + D/2. If D is odd, which
+// requires N = 1 and no rotation, the last item is the last element.
 template <class T, int N>
 __global__ void rope_forward(RopeSplitForward<T> args) {
   const RotaryShape& shape = args.shape;
-  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N;
+  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N + D % 2;
   const int64_t token = blockIdx.x, b = token / shape.tokens, t = token % shape.tokens;
   const T* in = args.qkv_BTC + token * (H + 2 * K) * D;
   const int64_t position =
@@ -63,6 +64,10 @@ __global__ void rope_forward(RopeSplitForward<T> args) {
     T* out = is_query   ? args.q + shape.offset(b, H, head, t)
              : is_value ? args.v + shape.offset(b, K, head - H - K, t)
                         : args.k + shape.offset(b, K, head - H, t);
+    if (N == 1 && i == half) {
+      out[D - 1] = in[head * D + D - 1];
+      continue;
+    }
     Wide<T> x[N], y[N];
     load(in + head * D + i, x);
     load(in + head * D + half + i, y);
@@ -94,7 +99,7 @@ __device__ inline void add_heads(const T* from, int64_t heads, int64_t stride, W
 template <class T, int N>
 __global__ void rope_backward(RopeSplitBackward<T> args) {
   const RotaryShape& shape = args.shape;
-  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N;
+  const int64_t H = shape.heads, K = shape.kv_heads, D = shape.head_dim, half = D / 2, items = half / N + D % 2;
   const int64_t token = blockIdx.x, b = token / shape.tokens, t = token % shape.tokens;
   const int64_t head_stride = shape.by_token ? D : shape.tokens * D;
   const int64_t group = args.kv_per_query_head ? H / K : 1;
@@ -106,9 +111,13 @@ __global__ void rope_backward(RopeSplitBackward<T> args) {
     const bool is_query = head < H, is_value = head >= H + K;
     const int64_t summed = is_query ? 1 : group, heads = is_query ? H : K * group;
     const int64_t first = (is_query ? head : is_value ? head - H - K : head - H) * summed;
-    const T* from =
-        (is_query ? args.dq : is_value ? args.dv : args.dk) + shape.offset(b, heads, first, t);
+    const T* from = (is_query ? args.dq : is_value ? args.dv : args.dk) + shape.offset(b, heads, first, t);
     Wide<T> x[N], y[N];
+    if (N == 1 && i == half) {
+      add_heads(from + D - 1, summed, head_stride, x);
+      store(x, out + head * D + D - 1);
+      continue;
+    }
     add_heads(from + i, summed, head_stride, x);
     add_heads(from + half + i, summed, head_stride, y);
     if (!is_value && args.tables.cos != nullptr) {
@@ -125,7 +134,7 @@ __global__ void rope_backward(RopeSplitBackward<T> args) {
   }
 }
 
-// One thread for the four elements of a block of random words.
+// One thread computes the four elements that one block of random words decides.
 template <class T>
 __global__ void drop_elements(Dropout<T> args, uint32_t threshold, Wide<T> factor) {
   const uint64_t block = args.first_index / 4 + static_cast<uint64_t>(blockIdx.x) * kBlock + threadIdx.x;
@@ -181,7 +190,7 @@ void swiglu_forward(const SwigluForward<T>& args, Stream stream) {
   if (args.rows == 0) return;
   const auto rows = static_cast<unsigned>(args.rows);
   if (fits_packs<T>(args.width, {args.gate_up, args.y})) {
-    swiglu_forward_row<T, kPack<T>><<<rows, kBlock, 0, stream>>>(args);
+    swiglu_forward_row<T, kPackElements<T>><<<rows, kBlock, 0, stream>>>(args);
   } else {
     swiglu_forward_row<T, 1><<<rows, kBlock, 0, stream>>>(args);
   }
@@ -193,7 +202,7 @@ void swiglu_backward(const SwigluBackward<T>& args, Stream stream) {
   if (args.rows == 0) return;
   const auto rows = static_cast<unsigned>(args.rows);
   if (fits_packs<T>(args.width, {args.gate_up, args.dy, args.d_gate_up})) {
-    swiglu_backward_row<T, kPack<T>><<<rows, kBlock, 0, stream>>>(args);
+    swiglu_backward_row<T, kPackElements<T>><<<rows, kBlock, 0, stream>>>(args);
   } else {
     swiglu_backward_row<T, 1><<<rows, kBlock, 0, stream>>>(args);
   }
@@ -204,8 +213,8 @@ template <class T>
 void rope_split_forward(const RopeSplitForward<T>& args, Stream stream) {
   const auto tokens = static_cast<unsigned>(args.shape.batch * args.shape.tokens);
   if (tokens == 0) return;
-  if (fits_packs<T>(args.shape.head_dim / 2, {args.qkv_BTC, args.q, args.k, args.v})) {
-    rope_forward<T, kPack<T>><<<tokens, kBlock, 0, stream>>>(args);
+  if (args.shape.head_dim % 2 == 0 && fits_packs<T>(args.shape.head_dim / 2, {args.qkv_BTC, args.q, args.k, args.v})) {
+    rope_forward<T, kPackElements<T>><<<tokens, kBlock, 0, stream>>>(args);
   } else {
     rope_forward<T, 1><<<tokens, kBlock, 0, stream>>>(args);
   }
@@ -216,8 +225,9 @@ template <class T>
 void rope_split_backward(const RopeSplitBackward<T>& args, Stream stream) {
   const auto tokens = static_cast<unsigned>(args.shape.batch * args.shape.tokens);
   if (tokens == 0) return;
-  if (fits_packs<T>(args.shape.head_dim / 2, {args.dqkv_BTC, args.dq, args.dk, args.dv})) {
-    rope_backward<T, kPack<T>><<<tokens, kBlock, 0, stream>>>(args);
+  if (args.shape.head_dim % 2 == 0 &&
+      fits_packs<T>(args.shape.head_dim / 2, {args.dqkv_BTC, args.dq, args.dk, args.dv})) {
+    rope_backward<T, kPackElements<T>><<<tokens, kBlock, 0, stream>>>(args);
   } else {
     rope_backward<T, 1><<<tokens, kBlock, 0, stream>>>(args);
   }
@@ -254,7 +264,7 @@ void sgd(const Sgd<T>& args, Stream stream) {
 }
 
 #define ORTHANT_INSTANCES(function, Args)             \
-  template void function(const Args<float>&, Stream);  \
+  template void function(const Args<float>&, Stream); \
   template void function(const Args<double>&, Stream);
 #define ORTHANT_INSTANCES_OF_ELEMENTS(function, Args) \
   ORTHANT_INSTANCES(function, Args)                   \

@@ -1,5 +1,5 @@
-// The fused kernels for CUDA devices. They exist in builds with ORTHANT_CUDA. Each function starts its kernels on a
-// stream and returns; std::runtime_error if CUDA refuses the launch. Sums have one order for each shape, so that runs
+// The fused kernels for CUDA devices, in builds with ORTHANT_CUDA. Each function enqueues its kernels on a stream and
+// returns. It throws std::runtime_error if CUDA cannot launch them. Sums have one order for each shape, so that runs
 // with the same shapes give the same bits.
 #pragma once
 
@@ -17,14 +17,6 @@ namespace orthant::cuda_kernels {
 
 /// CUDA's cudaStream_t.
 using Stream = CUstream_st*;
-
-constexpr bool exist() {
-#ifdef ORTHANT_CUDA
-  return true;
-#else
-  return false;
-#endif
-}
 
 /// Each function computes what the function with its name in model/kernels/ computes, from memory of the device.
 template <class T>
@@ -46,13 +38,14 @@ void adamw(const AdamW<T>& args, Stream stream);
 template <class T>
 void sgd(const Sgd<T>& args, Stream stream);
 
-/// As rms_norm_backward(). `partial` is memory for rms_norm_partial_rows(rows) rows of cols numbers.
+/// rms_norm_backward() of norm.h. `partial` is scratch memory of [rms_norm_partial_rows(rows), cols], for sums of
+/// dgamma.
 int64_t rms_norm_partial_rows(int64_t rows);
 template <class T>
 void rms_norm_backward(const RmsNormBackward<T>& args, Wide<T>* partial, Stream stream);
 
 /// Adds the squares of x to the digits of an ExactSum, and 1 to `above_range` for each block of kNormBlockElements
-/// elements whose sum is not below the ExactSum's range.
+/// elements whose sum is above the ExactSum's range or NaN.
 template <class T>
 void add_squares(const T* x, int64_t count, int64_t* digits, int64_t* above_range, Stream stream);
 

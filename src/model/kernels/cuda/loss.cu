@@ -35,8 +35,8 @@ __global__ void cross_entropy_row(SoftmaxCrossEntropy<T> args) {
   const auto cap = static_cast<W>(args.loss.softcap), inverse = static_cast<W>(kCapped ? 1 / args.loss.softcap : 0);
   const auto logit_of = [&](W product) { return kCapped ? cap * tanh(product * inverse) : product; };
 
-  // Each thread keeps the sum of exponentials relative to its own maximum, and rescales it when the maximum grows. A
-  // NaN reaches the sum, because fmax() would drop it.
+  // Each thread keeps the sum of exponentials relative to its own maximum, and rescales it when the maximum grows.
+  // fmax() ignores a NaN, but the sum does not, so a NaN makes the loss NaN.
   W top = -INFINITY, sum = 0;
   double total = 0;
   for (int64_t i = first; i < args.vocab; i += step) {
@@ -59,14 +59,15 @@ __global__ void cross_entropy_row(SoftmaxCrossEntropy<T> args) {
       for (int j = 0; j < N; ++j) total += static_cast<double>(z[j]);
     }
   }
-  const W whole_top = max_over_block(top);
-  const double scaled = top == -INFINITY ? static_cast<double>(sum) : static_cast<double>(sum) * exp(static_cast<double>(top - whole_top));
-  const double whole_sum = sum_over_row<kBlock>(scaled);
+  const W row_top = max_over_block(top);
+  const double rescale = top == -INFINITY ? 1 : exp(static_cast<double>(top - row_top));
+  const double scaled = static_cast<double>(sum) * rescale;
+  const double row_sum = sum_over_row<kBlock>(scaled);
   const W picked = logit_of(widen(products[label]));
-  const double log_sum = log(whole_sum), log_all = log_sum + static_cast<double>(whole_top);
+  const double log_sum = log(row_sum), log_all = log_sum + static_cast<double>(row_top);
   const auto vocabulary = static_cast<double>(args.vocab);
-  double loss = log_sum + (static_cast<double>(whole_top) - static_cast<double>(picked));
-  double factor = args.scale / whole_sum, uniform = 0, of_label = args.scale;
+  double loss = log_sum + (static_cast<double>(row_top) - static_cast<double>(picked));
+  double factor = args.scale / row_sum, uniform = 0, of_label = args.scale;
   if (args.loss.smoothing > 0) {
     total = sum_over_row<kBlock>(total);
     loss += args.loss.smoothing * (static_cast<double>(picked) - total / vocabulary);
@@ -88,7 +89,7 @@ __global__ void cross_entropy_row(SoftmaxCrossEntropy<T> args) {
     for (int j = 0; j < N; ++j) {
       const W bend = kCapped ? tanh(z[j] * inverse) : W{0};
       const W logit = kCapped ? cap * bend : z[j];
-      z[j] = exp(logit - whole_top) * by - (i + j == label ? there : everywhere);
+      z[j] = exp(logit - row_top) * by - (i + j == label ? there : everywhere);
       if (kCapped) z[j] *= 1 - bend * bend;
     }
     store(z, products + i);
@@ -111,7 +112,7 @@ template <class T>
 void softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args, Stream stream) {
   if (args.rows == 0) return;
   if (fits_packs<T>(args.vocab, {args.logits})) {
-    launch<T, kPack<T>>(args, stream);
+    launch<T, kPackElements<T>>(args, stream);
   } else {
     launch<T, 1>(args, stream);
   }

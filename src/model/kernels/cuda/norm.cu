@@ -1,4 +1,5 @@
-// RMS norms: a row belongs to a warp if it is short, and to a block of threads otherwise.
+// RMS norms. A warp computes a row of at most 1,024 columns, a block of threads a longer one. In the backward pass of
+// rows of up to 8,192 columns, a block has several rows and sums its part of dgamma on the way.
 #include "model/kernels/cuda/device-inl.cuh"
 #include "model/kernels/cuda/kernels.h"
 
@@ -8,15 +9,11 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int64_t kColsOfWarp = 1024;  // longest row of a warp
 
-__device__ inline int64_t row_offset(const RowGroups& groups, int64_t row, int64_t cols) {
-  return groups.rows == 0 ? row * cols : row / groups.rows * groups.stride + row % groups.rows * cols;
-}
-
 template <class T, int N, int kThreads>
 __global__ void forward(RmsNormForward<T> args) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kBlock / kThreads) + threadIdx.x / kThreads;
   const bool in_range = row < args.rows;
-  const int64_t offset = in_range ? row_offset(args.groups, row, args.cols) : 0;
+  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0;
   const T* s = args.residual != nullptr ? args.sum + offset : args.x + offset;
   const int64_t first = threadIdx.x % kThreads * N, step = kThreads * N, end = in_range ? args.cols : 0;
   Wide<T> squares = 0;
@@ -36,7 +33,8 @@ __global__ void forward(RmsNormForward<T> args) {
   squares = sum_over_row<kThreads>(squares);
   if (!in_range) return;
   if (args.squares != nullptr) squares = args.squares[row];
-  const double mean = static_cast<double>(squares) / static_cast<double>(args.squares != nullptr ? args.width : args.cols);
+  const auto width = static_cast<double>(args.squares != nullptr ? args.width : args.cols);
+  const double mean = static_cast<double>(squares) / width;
   const auto rstd = static_cast<Wide<T>>(1.0 / sqrt(mean + args.eps));
   if (first == 0) args.rstd[row] = rstd;
   for (int64_t i = first; i < end; i += step) {
@@ -53,7 +51,7 @@ template <class T, int N, int kThreads>
 __global__ void backward(RmsNormBackward<T> args) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kBlock / kThreads) + threadIdx.x / kThreads;
   const bool in_range = row < args.rows;
-  const int64_t offset = in_range ? row_offset(args.groups, row, args.cols) : 0;
+  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0;
   const int64_t first = threadIdx.x % kThreads * N, step = kThreads * N, end = in_range ? args.cols : 0;
   Wide<T> dot = 0;
   for (int64_t i = first; i < end && args.dots == nullptr; i += step) {
@@ -68,7 +66,7 @@ __global__ void backward(RmsNormBackward<T> args) {
   if (!in_range) return;
   if (args.dots != nullptr) dot = args.dots[row];
   const Wide<T> rstd = args.rstd[row];
-  const double r = static_cast<double>(rstd), width = static_cast<double>(args.dots != nullptr ? args.width : args.cols);
+  const auto r = static_cast<double>(rstd), width = static_cast<double>(args.dots != nullptr ? args.width : args.cols);
   const auto pull = static_cast<Wide<T>>(r * r * r * static_cast<double>(dot) / width);
   for (int64_t i = first; i < end; i += step) {
     Wide<T> dy[N], s[N], gamma[N], dsum[N] = {};
@@ -92,14 +90,14 @@ __global__ void sum_parts(RmsNormBackward<T> args, int64_t rows_of_part, Wide<T>
   const int64_t end = begin + rows_of_part < args.rows ? begin + rows_of_part : args.rows;
   Wide<T> sum = 0;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t at = row_offset(args.groups, row, args.cols) + col;
+    const int64_t at = args.groups.offset(row, args.cols) + col;
     sum += widen(args.dy[at]) * args.rstd[row] * widen(args.s[at]);
   }
   partial[blockIdx.y * args.cols + col] = sum;
 }
 
-// The same sums together with the gradient of s, in one pass over memory: a block of threads has a part of the rows, and
-// each thread the same kPacks packs of N columns of all of them.
+// The gradient of s and the sums of sum_parts(), in one pass over memory. A block of threads has a part of the rows.
+// Each thread has the same kPacks packs of N columns in each of them.
 template <class T, int N, int kPacks>
 __global__ void backward_of_parts(RmsNormBackward<T> args, int64_t rows_of_part, Wide<T>* partial) {
   using W = Wide<T>;
@@ -113,7 +111,7 @@ __global__ void backward_of_parts(RmsNormBackward<T> args, int64_t rows_of_part,
     if (column_of(pack) < args.cols) load(args.gamma + column_of(pack), gamma[pack]);
   }
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t offset = row_offset(args.groups, row, args.cols);
+    const int64_t offset = args.groups.offset(row, args.cols);
     W dy[kPacks][N] = {}, s[kPacks][N] = {}, dot = 0;
 #pragma unroll
     for (int pack = 0; pack < kPacks; ++pack) {
@@ -169,8 +167,8 @@ __global__ void add_parts(const N* partial, int64_t parts, int64_t cols, N* out)
 template <class T, class Launch>
 void with_shape(int64_t cols, bool packs, const Launch& launch) {
   const bool is_short = cols <= kColsOfWarp;
-  if (packs && is_short) return launch.template operator()<kPack<T>, kWarp>();
-  if (packs) return launch.template operator()<kPack<T>, kBlock>();
+  if (packs && is_short) return launch.template operator()<kPackElements<T>, kWarp>();
+  if (packs) return launch.template operator()<kPackElements<T>, kBlock>();
   if (is_short) return launch.template operator()<1, kWarp>();
   launch.template operator()<1, kBlock>();
 }
@@ -181,7 +179,7 @@ template <class T>
 void rms_norm_forward(const RmsNormForward<T>& args, Stream stream) {
   if (args.rows == 0) return;
   const bool packs = fits_packs<T>(args.cols, {args.x, args.residual, args.gamma, args.sum, args.y}) &&
-                     args.groups.stride % kPack<T> == 0;
+                     args.groups.stride % kPackElements<T> == 0;
   with_shape<T>(args.cols, packs, [&]<int N, int kThreads>() {
     forward<T, N, kThreads><<<blocks_for(args.rows, kBlock / kThreads), kBlock, 0, stream>>>(args);
   });
@@ -189,7 +187,8 @@ void rms_norm_forward(const RmsNormForward<T>& args, Stream stream) {
 }
 
 int64_t rms_norm_partial_rows(int64_t rows) {
-  // Enough parts to occupy the device: four blocks of threads for each of 132 multiprocessors.
+  // Enough parts to occupy the device: four blocks of threads for each of an H100's 132
+  // multiprocessors.
   return std::clamp<int64_t>(rows / 8, 1, 528);
 }
 
@@ -204,16 +203,18 @@ void rms_norm_backward(const RmsNormBackward<T>& args, Wide<T>* partial, Stream 
     check_launch("rms_norm_backward");
   };
   const bool packs = fits_packs<T>(args.cols, {args.dy, args.s, args.gamma, args.dsum, args.dx}) &&
-                     args.groups.stride % kPack<T> == 0;
+                     args.groups.stride % kPackElements<T> == 0;
   constexpr int64_t kColsInRegisters = 32 * kBlock;
   if (sizeof(T) < sizeof(double) && packs && args.cols > kColsOfWarp && args.cols <= kColsInRegisters) {
-    constexpr int N = kPack<T>;
+    constexpr int N = kPackElements<T>;
     const int64_t each = (args.cols + kBlock * N - 1) / (kBlock * N);  // packs of a thread
     const auto launch = [&]<int kPacks>() {
       backward_of_parts<T, N, kPacks><<<parts, kBlock, 0, stream>>>(args, rows_of_part, partial);
     };
-    each <= 1 ? launch.template operator()<1>() : each <= 2 ? launch.template operator()<2>()
-    : each <= 4 ? launch.template operator()<4>() : launch.template operator()<8>();
+    each <= 1   ? launch.template operator()<1>()
+    : each <= 2 ? launch.template operator()<2>()
+    : each <= 4 ? launch.template operator()<4>()
+                : launch.template operator()<8>();
     return add();
   }
   // dx may alias dy, so the sums over rows come first.

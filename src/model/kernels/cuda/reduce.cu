@@ -6,7 +6,7 @@
 namespace orthant::cuda_kernels {
 namespace {
 
-constexpr int kBlock = 256, kDigits = ExactSum::kNumbers - 1, kBits = 32, kLowest = -320;
+constexpr int kBlock = 256, kBits = ExactSum::kBits, kLowest = ExactSum::kLowest;
 
 using Word = unsigned long long;
 
@@ -35,8 +35,8 @@ __device__ inline void add_to_digits(double value, Word* digits, Word* above_ran
 // A warp sums one block of elements.
 template <class T>
 __global__ void add_squares_of_blocks(const T* x, int64_t count, int64_t blocks, Word* digits, Word* above_range) {
-  __shared__ Word own[kDigits + 3], own_above;
-  if (threadIdx.x < kDigits + 3) own[threadIdx.x] = 0;
+  __shared__ Word own[ExactSum::kDigits], own_above;
+  if (threadIdx.x < ExactSum::kDigits) own[threadIdx.x] = 0;
   if (threadIdx.x == 0) own_above = 0;
   __syncthreads();
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (kBlock / kWarp);
@@ -53,7 +53,7 @@ __global__ void add_squares_of_blocks(const T* x, int64_t count, int64_t blocks,
     if (threadIdx.x % kWarp == 0) add_to_digits(sum, own, &own_above);
   }
   __syncthreads();
-  if (threadIdx.x < kDigits && own[threadIdx.x] != 0) atomicAdd(digits + threadIdx.x, own[threadIdx.x]);
+  if (threadIdx.x < ExactSum::kDigits && own[threadIdx.x] != 0) atomicAdd(digits + threadIdx.x, own[threadIdx.x]);
   if (threadIdx.x == 0 && own_above != 0) atomicAdd(above_range, own_above);
 }
 
