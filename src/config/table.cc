@@ -198,7 +198,7 @@ const Key kTable[] = {
   KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
       "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
   KEY(activation_checkpoint, offload, any(), "",
-      "keep saved activations in host memory; the device has those of two blocks; only for plans with device = \"cuda\""),
+      "keep saved activations in host memory, on the device those of two blocks; for plans with device = \"cuda\""),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
