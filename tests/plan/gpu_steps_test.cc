@@ -1,5 +1,5 @@
-// Plans of the steps that benchmarks/gpu/train.py (Orthant) and steps.py (PyTorch) measured on one GPU: layers cut to fit,
-// 1,024 to 212,992 tokens, with and without recomputation. Control: a profile with a wrong rate.
+// Plans of the steps that benchmarks/gpu/train.py (Orthant) and steps.py (PyTorch) measured on one GPU: layers cut to
+// fit, 1,024 to 212,992 tokens, with and without recomputation. Control: a profile with a wrong rate.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
