@@ -18,7 +18,7 @@ int gpus() { return has_nccl() ? static_cast<int>(at::detail::getCUDAHooks().dev
 at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(index)}; }
 
 #define NEED_GPUS(n)                                                                           \
-  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with -DORTHANT_CUDA=ON"; \
+  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with make build CUDA=1"; \
   if (gpus() < (n)) GTEST_SKIP() << "GPUs needed: " << (n) << ", here: " << gpus()
 
 // Multiples of a third, so that the order of a sum shows in the last bit.
@@ -41,7 +41,7 @@ TEST(Nccl, BuildWithoutNcclIsRefused) {
   } catch (const LogicError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("cuda:0"), std::string::npos) << text;
-    EXPECT_NE(text.find("-DORTHANT_CUDA=ON"), std::string::npos) << text;
+    EXPECT_NE(text.find("make build CUDA=1"), std::string::npos) << text;
   }
 }
 
