@@ -112,13 +112,15 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
       device == "cpu" || plans || config.run.ranks == 1, "run.ranks",
       fmt::format("must be 1 with {}, because this version of Orthant trains on one GPU", config.locate("run.device")),
       {"run.device"});
-  const int64_t width = config.model.head_dim > 0
-                            ? config.model.head_dim
-                            : config.model.hidden_size / std::max<int64_t>(1, config.model.num_attention_heads);
-  refuse_unless(device == "cpu" || plans || width % 8 == 0 || config.training.dtype == "float64", "model.head_dim",
-                fmt::format("must be a multiple of 8 with {}, whose kernels of attention read 16 bytes at a time",
-                            config.locate("run.device")),
-                {"run.device"});
+  if (device == "cuda" && !plans && config.training.dtype != "float64") {
+    const std::string kernels = fmt::format(
+        "with {}, whose kernels of attention need heads of a multiple of 8 elements", config.locate("run.device"));
+    const auto& model = config.model;
+    refuse_unless(model.head_dim % 8 == 0, "model.head_dim", "must be a multiple of 8 " + kernels, {"run.device"});
+    refuse_unless(model.head_dim > 0 || model.hidden_size % (8 * model.num_attention_heads) == 0, "model.hidden_size",
+                  fmt::format("must be a multiple of 8 x {} {}", config.locate("model.num_attention_heads"), kernels),
+                  {"model.num_attention_heads", "model.head_dim", "run.device"});
+  }
   refuse_unless(transport != "ucx" || plans || abilities.no_ucx.empty(), "run.transport",
                 "requires UCX, but " + abilities.no_ucx);
   refuse_unless(transport != "nccl" || plans || abilities.nccl, "run.transport",

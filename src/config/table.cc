@@ -198,7 +198,7 @@ const Key kTable[] = {
   KEY(activation_checkpoint, layers, between(1, 10000), "blocks",
       "n: every n-th block recomputes (blocks n, 2 n, ..., counted from 1), and the others keep all activations"),
   KEY(activation_checkpoint, offload, any(), "",
-      "keep saved activations in host memory, on the device those of two blocks; for plans with device = \"cuda\""),
+      "keep saved activations in host memory, on the device those of two blocks; only planned: device = \"cuda\""),
 
   KEY(optimizer, name, one_of(optimizer_names()), "",
       "update rule, as in torch.optim; muon updates the projections of attention and MLP, scaled by "
@@ -217,7 +217,7 @@ const Key kTable[] = {
       "microbatch in a step, one pipeline rank, and max_norm = 0 or clip_by = \"previous_norm\""),
   KEY(optimizer, offload, any(), "",
       "keep the moments of the optimizer in host memory, master weights on the device; an update holds those of two "
-      "parameters on the device; only for plans with device = \"cuda\""),
+      "parameters on the device; only planned: device = \"cuda\""),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -308,8 +308,8 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"lr_scheduler", "learning rate over the run"},
     {"validation", "loss on held-out documents"},
     {"metrics",
-     "progress and event files; mfu: model FLOPs divided by those of products on this CPU, or of the GPU's peak; "
-     "exposed communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits"},
+     "progress and event files; mfu: model FLOPs / those of products on this CPU, or of the GPU's peak; exposed "
+     "communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits for messages"},
     {"checkpoint", "saved training state"},
     {"parallelism",
      "degrees of the mesh; at most one may be -1, which takes the remaining ranks; other keys of a degree that is 1 "

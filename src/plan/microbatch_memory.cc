@@ -67,6 +67,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   bytes.output = stage.last ? 0 : m.boundary;
   bytes.softmax = m.vocabulary.kept, bytes.logits = m.vocabulary.logits;
   bytes.softmax_forward = m.vocabulary.output, bytes.softmax_backward = m.vocabulary.backward;
+  bytes.embedding = m.vocabulary.embedding;
   bytes.lookup = m.vocabulary.lookup, bytes.lookup_backward = m.vocabulary.lookup_backward;
   // The blocks, from the last to the first. In the forward of a block, the blocks after it keep nothing yet. In its
   // backward, these have freed their tensors or left a part for W, and their reductions are in progress. The reductions

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/loss.h"
 #include "model/lr_schedule.h"
 #include "parallel/sequence/run.h"
 #include "parallel/tensor/muon.h"
@@ -157,8 +158,10 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .data_shard = plan.data_shard(rank),
           .orthogonalizer = orthogonalizer_of(plan, comm),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents,
-                            device = device_of(config)](const Batch& batch) {
-            return on_device(to_microbatch(batch, positions, masks), device);
+                            device = device_of(config), vocabulary = plan.architecture.vocab_size](const Batch& batch) {
+            const Microbatch microbatch = to_microbatch(batch, positions, masks);
+            if (!device.is_cpu()) check_labels(microbatch.labels_BT, vocabulary);  // kernels of a GPU do not check them
+            return on_device(microbatch, device);
           }};
 }
 

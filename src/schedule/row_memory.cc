@@ -142,6 +142,7 @@ class RowWalk {
     const int64_t shared = shared_input(action);
     switch (action.kind) {
       case F:
+        messages_ -= embeddings_.erase(action.microbatch) > 0 ? bytes.embedding : 0;
         messages_ -= shared > 0 ? 0 : bytes.input;
         kept_ += bytes.kept - shared, host_ += bytes.host;
         profile_.rest_.host = std::max(profile_.rest_.host, host_), profile_.rest_.offloaded += bytes.host;
@@ -171,7 +172,11 @@ class RowWalk {
         peak(bytes.softmax_backward);
         kept_ -= bytes.softmax;
         break;
-      case E: peak(bytes.lookup); break;
+      case E:
+        peak(bytes.lookup);
+        embeddings_.insert(action.microbatch);
+        messages_ += bytes.embedding;
+        break;
       case EB: peak(bytes.lookup_backward); break;
       default: break;
     }
@@ -189,6 +194,7 @@ class RowWalk {
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
+  std::set<int> embeddings_;  // microbatches after E and before their first F
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
 };

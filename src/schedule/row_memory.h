@@ -31,6 +31,7 @@ struct MicrobatchBytes {
   int64_t logits = 0;    // held from S to Z, if the schedule has Z
   int64_t softmax_forward = 0, softmax_backward = 0;  // transient peak of S, and of T or TW
   int64_t lookup = 0, lookup_backward = 0;            // transient peak of E, and of EB
+  int64_t embedding = 0;  // held on every rank from E to the microbatch's first F there: until then its sum may be sent
 };
 
 /// Weights and gradients of a stage that exist in full only while passes need them.

@@ -135,6 +135,22 @@ TEST(ConfigCheck, OneGpuIsTrainedOn) {
             "run.ranks = 2 (command line) must be 1 with run.device = \"cuda\" (command line), because this version of "
             "Orthant trains on one GPU; set it to 1, or run.device to \"cpu\"");
   EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.ranks=2"}, {.only_plans = true}), "no error");
+  const std::string law =
+      "with run.device = \"cuda\" (command line), whose kernels of attention need heads of a "
+      "multiple of 8 elements; set ";
+  const auto with_heads = [&](const std::string& size) {
+    return check_error_of(
+        "", {"run.device=cuda", "run.ranks=1", "model.num_attention_heads=4", "model.num_key_value_heads=4", size},
+        cuda);
+  };
+  EXPECT_EQ(with_heads("model.head_dim=12"),
+            "model.head_dim = 12 (command line) must be a multiple of 8 " + law +
+                "it to 8 or 16, or run.device to \"cpu\"");
+  EXPECT_EQ(
+      with_heads("model.hidden_size=48"),
+      "model.hidden_size = 48 (command line) must be a multiple of 8 x model.num_attention_heads = 4 (command line) " +
+          law + "it to 32 or 64");
+  EXPECT_EQ(with_heads("model.hidden_size=64"), "no error");
 }
 
 // Host memory relieves devices only. A plan for CUDA devices needs no build with CUDA.

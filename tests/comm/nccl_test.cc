@@ -17,8 +17,8 @@ namespace {
 int gpus() { return has_nccl() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
 at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(index)}; }
 
-#define NEED_GPUS(n)                                                                           \
-  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with make build CUDA=1"; \
+#define NEED_GPUS(n)                                                                   \
+  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: make build CUDA=1 has it"; \
   if (gpus() < (n)) GTEST_SKIP() << "GPUs needed: " << (n) << ", here: " << gpus()
 
 // Multiples of a third, so that the order of a sum shows in the last bit.

@@ -188,15 +188,18 @@ void check_dropout(const Backend& place) {
   }
 }
 
+// On a GPU, updates have the bits of a CPU with fused multiply-add. The factor of clipping is no power of two, so that
+// a product that is not rounded before a sum would show.
 void check_updates(const Backend& place) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const double tolerance = place.aten ? tolerance_of(type) : 0;
     constexpr int64_t kCount = 1001;
     const at::Tensor weights = random({kCount}, type), second = random({kCount}, type).square();
     const at::Tensor rounded = at::zeros({kCount}, at::kBFloat16);
     const auto check = [&]<class T>(T) {
       const auto bf16 = [](const at::Tensor& t) { return sizeof(T) == 4 ? out<Bf16>(t) : nullptr; };
-      expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded},
-                   tolerance_of(type), "adamw", [&](const Backend& at, const Tensors& t) {
+      expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded}, tolerance,
+                   "adamw", [&](const Backend& at, const Tensors& t) {
                      RUN(at, adamw,
                          AdamW<T>{.weights = out<T>(t[0]),
                                   .gradients = in<T>(t[1]),
@@ -210,12 +213,12 @@ void check_updates(const Backend& place) {
                                   .weight_decay = 0.1,
                                   .bias_correction1 = 0.1,
                                   .bias_correction2 = 0.05,
-                                  .gradient_scale = 0.5,
+                                  .gradient_scale = 0.3,
                                   .bf16_weights = bf16(t[4])});
                    });
       for (const bool has_momentum : {false, true}) {
-        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded}, tolerance_of(type),
-                     "sgd", [&](const Backend& at, const Tensors& t) {
+        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded}, tolerance, "sgd",
+                     [&](const Backend& at, const Tensors& t) {
                        RUN(at, sgd,
                            Sgd<T>{.weights = out<T>(t[0]),
                                   .gradients = in<T>(t[1]),
@@ -224,7 +227,7 @@ void check_updates(const Backend& place) {
                                   .lr = 0.01,
                                   .momentum = 0.9,
                                   .weight_decay = 0.1,
-                                  .gradient_scale = 0.5,
+                                  .gradient_scale = 0.3,
                                   .bf16_weights = bf16(t[3])});
                      });
       }

@@ -78,6 +78,7 @@ void InputLayer::EB(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   ORTHANT_CHECK(one.gradient.defined() && !table_.defers(), microbatch);
+  sweep();
   one.gradient_arrives.wait();
   one.shard->accumulate(plan_.mesh, table_, one.gradient);
   one.sum_arrives.wait();  // ended long before
