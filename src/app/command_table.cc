@@ -104,7 +104,8 @@ void define_tokenize(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<TokenizeArguments>();
   app.add_option("INPUT", arguments.inputs, "text files and globs")->required()->type_name("");
   app.add_option("--output", arguments.output, "write PREFIX.bin and PREFIX.idx")->required()->type_name("PREFIX");
-  app.add_option("--tokenizer", arguments.tokenizer, "byte, FILE.model or train:N; default byte")->type_name("T");
+  app.add_option("--tokenizer", arguments.tokenizer, "byte, FILE.json, FILE.model or train:N; default byte")
+      ->type_name("T");
 }
 
 void define_generate(CLI::App& app, Command& command) {

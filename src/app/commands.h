@@ -39,7 +39,7 @@ struct VerifyArguments : RunFileArguments {
 struct TokenizeArguments {
   std::vector<std::string> inputs;  // text files and globs
   std::string output;               // PREFIX of PREFIX.bin and PREFIX.idx
-  std::string tokenizer = "byte";   // byte | FILE.model | train:N
+  std::string tokenizer = "byte";   // byte | FILE.json | FILE.model | train:N
 };
 
 struct GenerateArguments {

@@ -11,10 +11,9 @@
 namespace orthant {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Builds the document from parser events, as Json::parse does, and rejects three inputs that Json::parse accepts:
 // duplicate keys, integers beyond 64 bits and deep nesting.
+template <typename Json>
 class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 
@@ -49,13 +48,22 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   std::vector<std::set<std::string>> keys_;
 };
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& source) {
+template <typename Json>
+Json parse(std::string_view text, const std::string& source) {
   Json root;
-  StrictBuilder builder(root, source);
+  StrictBuilder<Json> builder(root, source);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return root;
+}
+
+}  // namespace
+
+nlohmann::ordered_json parse_json(std::string_view text, const std::string& source) {
+  return parse<nlohmann::ordered_json>(text, source);
+}
+
+nlohmann::json parse_sorted_json(std::string_view text, const std::string& source) {
+  return parse<nlohmann::json>(text, source);
 }
 
 }  // namespace orthant

@@ -26,7 +26,7 @@ Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_vi
 }
 
 bool is_tokenizer(std::string_view text) {
-  if (text.ends_with(".model")) return text.size() > 6;
+  if (text.ends_with(".model") || text.ends_with(".json")) return text.size() > 6;
   if (!text.starts_with("train:")) return false;
   int size = 0;
   const auto [end, error] = std::from_chars(text.data() + 6, text.data() + text.size(), size);
@@ -160,8 +160,8 @@ const Key kTable[] = {
       "text files and globs ('*.txt', quoted)"),
   KEY(data, validation, from_to_below(0, 1), "",
       "data held out for validation: a fraction of the documents, or a list of files"),
-  KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.model", "train:N"}), "",
-      "bytes, a SentencePiece model, or a model of N pieces trained on the data", "byte, FILE.model or train:N"),
+  KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.json", "FILE.model", "train:N"}), "",
+      "bytes, a tokenizer.json, a SentencePiece model, or one trained here", "byte, FILE.json, .model or train:N"),
   KEY(data, mask_documents, any(), "",
       "true: attention and positions do not cross documents; false: a sample is one text"),
   KEY(data, long_documents, one_of({"refuse", "cut"}), "",

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/errors.h"
+#include "data/byte_characters.h"
 #include "data/utf8.h"
 
 namespace orthant {
@@ -17,18 +18,10 @@ namespace {
 using Json = nlohmann::json;
 using Type = SentencePieceModel::Type;
 
-/// The character that Hugging Face's byte-level vocabularies use for a byte: the byte itself if it is printable
-/// Latin-1, else the next unused one from U+0100 on. Escaped for JSON.
-std::string byte_character(int byte) {
-  const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
-  int code = byte;
-  if (!printable(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += !printable(b);
-  }
-  if (code == '"' || code == '\\') return std::string("\\") + static_cast<char>(code);
-  if (code < 0x80) return std::string(1, static_cast<char>(code));
-  return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
+/// The character of a byte, escaped for JSON.
+std::string escaped_character(uint8_t byte) {
+  const std::string character = character_of_byte(byte);
+  return character == "\"" || character == "\\" ? "\\" + character : character;
 }
 
 /// A merge of byte-pair encoding, by piece ids: left followed by right becomes merged.
@@ -74,7 +67,9 @@ void write(const std::filesystem::path& path, const std::string& text) {
 
 std::string byte_tokenizer_json() {
   std::string vocabulary;
-  for (int byte = 0; byte < 256; ++byte) vocabulary += fmt::format("\"{}\":{},", byte_character(byte), byte);
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary += fmt::format("\"{}\":{},", escaped_character(static_cast<uint8_t>(byte)), byte);
+  }
   return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,"content":"<|endoftext|>",)"
          R"("single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
          R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false},)"

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "data/huggingface.h"
+#include "data/huggingface_tokenizer.h"
 #include "data/sentencepiece.h"
 
 namespace orthant {
@@ -58,6 +59,11 @@ class ByteTokenizer : public Tokenizer {
   }
 };
 
+std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
+  if (read_all(path) == byte_tokenizer_json()) return make_byte_tokenizer();
+  return load_huggingface_tokenizer(path);
+}
+
 }  // namespace
 
 int64_t pieces_to_train(const std::string& spec) {
@@ -91,10 +97,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
     return load_sentencepiece(train_sentencepiece(pieces, work_dir, text_files));
   }
   if (!fs::is_regular_file(spec))
-    throw ConfigError(
-        fmt::format("data.tokenizer = \"{}\": {}; use \"byte\", \"train:8000\", or the path of a sentencepiece model "
-                    "FILE.model",
-                    spec, fs::exists(spec) ? "it is not a regular file" : "there is no such file"));
+    throw ConfigError(fmt::format(
+        "data.tokenizer = \"{}\": {}; use \"byte\", \"train:8000\", or the path of a tokenizer.json or of a "
+        "sentencepiece model FILE.model",
+        spec, fs::exists(spec) ? "it is not a regular file" : "there is no such file"));
+  if (spec.ends_with(".json")) return load_json(spec);
   return load_sentencepiece(spec);
 }
 
@@ -103,11 +110,7 @@ std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory) {
   if (fs::is_regular_file(model)) return load_sentencepiece(model);
   if (!fs::is_regular_file(json))
     throw ConfigError(directory + ": this directory has no tokenizer (neither tokenizer.model nor tokenizer.json)");
-  if (read_all(json) != byte_tokenizer_json())
-    throw ConfigError(json.string() +
-                      ": only the byte tokenizer's tokenizer.json can be read; other models need a "
-                      "sentencepiece tokenizer.model in the same directory");
-  return make_byte_tokenizer();
+  return load_json(json);
 }
 
 }  // namespace orthant

@@ -1,4 +1,5 @@
-// Converts text to token ids and back. There are two kinds of tokenizers: bytes (built in) and sentencepiece models.
+// Converts text to token ids and back. There are three kinds of tokenizers: bytes (built in), Hugging Face's
+// tokenizer.json, and sentencepiece models.
 // The programs spm_train and spm_encode run as separate processes and are never linked, because two copies of protobuf
 // in one process with libtorch crash.
 #pragma once
@@ -35,16 +36,16 @@ class Tokenizer {
   virtual uint64_t fingerprint() const = 0;
   /// Describes how decode(encode(text)) may differ from text; empty if it is exact.
   virtual std::string caveat() const { return ""; }
-  /// Writes the files for load_saved_tokenizer() under Hugging Face's names: tokenizer.json (bytes) or tokenizer.model
-  /// (sentencepiece). For bytes and models trained here it also writes the files for AutoTokenizer. Other models keep
-  /// the tokenizer files they came with, because transformers has no equivalent of encoding one line at a time.
+  /// Writes the files for load_saved_tokenizer() under Hugging Face's names: tokenizer.json or, for sentencepiece,
+  /// tokenizer.model. For all but sentencepiece models that were not trained here, it also writes the other files for
+  /// AutoTokenizer; transformers has no equivalent of encoding such a model one line at a time.
   virtual void save(const std::string& directory) const = 0;
 };
 
-/// The tokenizer of the key data.tokenizer: "byte", FILE.model or "train:N". "train:N" trains a byte-pair model of N
-/// pieces on text_files (plain or gzip). It does so once: work_dir caches the model under a name made of N and the
-/// text's fingerprint. Throws ConfigError for an unknown spec, N out of range, or no text; also without sentencepiece,
-/// with the way to install it. Throws DataError with file and offset for a damaged model.
+/// The tokenizer of the key data.tokenizer: "byte", FILE.json, FILE.model or "train:N". "train:N" trains a byte-pair
+/// model of N pieces on text_files (plain or gzip). It does so once: work_dir caches the model under a name made of N
+/// and the text's fingerprint. Throws ConfigError for an unknown spec, N out of range, or no text; also without
+/// sentencepiece, with the way to install it. Throws DataError with file and offset for a damaged model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
                                           std::span<const std::string> text_files);
 /// The N of "train:N". Throws ConfigError if it is not a number or out of range.

@@ -23,4 +23,13 @@ inline size_t utf8_length(std::string_view text) {
   return length;
 }
 
+/// The code point of a character for which utf8_length() is its size.
+inline uint32_t code_point(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(character[i]); };
+  if (character.size() == 1) return byte(0);
+  uint32_t code = byte(0) & (0xffu >> (character.size() + 1));
+  for (size_t i = 1; i < character.size(); ++i) code = code << 6 | (byte(i) & 0x3f);
+  return code;
+}
+
 }  // namespace orthant

@@ -79,8 +79,8 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
        "training.dtype = 'bfloat' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
        "\"float64\"; did you mean \"bfloat16\"?"},
       {"[data]\ntokenizer = \"train:0\"",
-       "data.tokenizer = 'train:0' (run.toml:2:13) must be \"byte\", FILE.model or "
-       "train:N"},
+       "data.tokenizer = 'train:0' (run.toml:2:13) must be \"byte\", FILE.json, FILE.model "
+       "or train:N"},
       {"[job]\ndump_folder = \"a\\u0000b\"",
        "job.dump_folder = \"a\\u0000b\" (run.toml:2:15) holds a NUL character, where every name would end"},
       {"[data]\npath = [\"a\", \"b\\u0000c\"]",

@@ -48,7 +48,7 @@ TEST(ByteTokenizer, SavesTheVocabularyThatHuggingFaceReads) {
   const auto loaded = load_saved_tokenizer(folder.path());
   EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
   folder.write("tokenizer.json", "{}");
-  EXPECT_THROW(load_saved_tokenizer(folder.path()), ConfigError);
+  EXPECT_THROW(load_saved_tokenizer(folder.path()), DataError);
   EXPECT_THROW(load_saved_tokenizer(folder / "nowhere"), ConfigError);
 }
 

@@ -1,0 +1,61 @@
+// Byte-pair encoding: a piece starts as one token per character or byte, and neighbors are merged in the order of the
+// merges.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "data/token_model.h"
+
+namespace orthant {
+
+class BytePairs final : public TokenModel {
+ public:
+  struct Options {
+    bool one_byte_characters = false;  // a piece starts as its bytes, else as its characters
+    bool byte_fallback = false;        // unknown characters become tokens such as <0x0A>, if there are all
+    bool fuse_unknown = false;         // neighboring unknown characters become one token
+    bool whole_pieces_first = false;   // a piece that is a token becomes this token without merges
+    std::string unknown = {};          // text of the token for unknown characters; empty: they are dropped
+  };
+  /// `texts`: by id. `merges`: the left and right text, the first to merge first. Throws DataError, with `source`, for
+  /// a merge or unknown token without a token.
+  BytePairs(std::vector<std::string> texts, const std::vector<std::pair<std::string, std::string>>& merges,
+            const Options& options, const std::string& source);
+
+  void encode(std::string_view piece, std::vector<int32_t>& ids) const override;
+  const std::vector<std::string>& texts() const override { return texts_; }
+  bool loses_unknown_text() const override;
+  std::string name() const override { return "BPE"; }
+
+ private:
+  struct Merge {
+    int32_t rank = 0, token = 0;
+  };
+  struct MixedBits {
+    size_t operator()(uint64_t pair) const;
+  };
+  struct Symbol {
+    int32_t token = 0, before = 0, after = 0;  // `before` and `after`: indices of neighbors, -1 at the ends
+  };
+  const Merge* find_merge(int32_t left, int32_t right) const;
+  std::vector<int32_t> initial_tokens(std::string_view piece) const;
+  void append_unknown(std::string_view character, bool after_unknown, std::vector<int32_t>& tokens) const;
+  static void merge_few(const BytePairs& pairs, std::vector<int32_t>& tokens);
+  void merge_many(std::vector<int32_t>& tokens) const;
+
+  const Options options_;
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string_view, int32_t> ids_;  // views of texts_
+  std::unordered_map<uint64_t, Merge, MixedBits> merges_;
+  std::array<int32_t, 256> byte_tokens_;  // of one-byte characters, or of byte_fallback; -1 if there is none
+  int32_t unknown_ = -1;
+};
+
+}  // namespace orthant

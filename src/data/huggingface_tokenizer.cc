@@ -1,0 +1,335 @@
+// Encodes in the order of Hugging Face's tokenizers: added tokens, normalizer, added tokens of normalized text,
+// pre-tokenizer, model.
+#include "data/huggingface_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <unordered_map>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "data/added_tokens.h"
+#include "data/byte_characters.h"
+#include "data/json_fields.h"
+#include "data/normalizer.h"
+#include "data/parallel.h"
+#include "data/pre_tokenizer.h"
+#include "data/token_model.h"
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::string_view kSpaceMark = "\u2581";
+// Files that transformers reads together with tokenizer.json. A copy of the tokenizer includes them.
+constexpr std::array kCompanions = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  if (!file || !(bytes << file.rdbuf())) throw DataError(path.string() + ": the file cannot be read, or is empty");
+  return std::move(bytes).str();
+}
+
+void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes << std::flush;
+  if (!file) throw DataError(path.string() + ": cannot be written; is the disk full?");
+}
+
+// The ids of pieces that a thread has encoded before. Text repeats its words.
+class PieceCache {
+ public:
+  void encode(const TokenModel& model, std::string_view piece, std::vector<int32_t>& ids) {
+    constexpr size_t kMostPieces = 1 << 16, kLongest = 128;
+    if (piece.size() > kLongest) return model.encode(piece, ids);
+    const auto found = known_.find(piece);
+    if (found != known_.end()) {
+      ids.insert(ids.end(), found->second.begin(), found->second.end());
+      return;
+    }
+    const size_t before = ids.size();
+    model.encode(piece, ids);
+    if (known_.size() >= kMostPieces) return;
+    known_.emplace(piece, std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end()));
+  }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return xxh3(text); }
+  };
+  std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> known_;
+};
+
+struct Parts {
+  std::vector<AddedToken> added;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::unique_ptr<TokenModel> model;
+};
+
+const Json& member_or_null(const Json& object, const char* name) {
+  static const Json null;
+  const Json* found = optional_member(object, name);
+  return found == nullptr ? null : *found;
+}
+
+Parts read_parts(const Json& json, const std::string& source) {
+  Parts parts{.added = read_added_tokens(member_or_null(json, "added_tokens"), source),
+              .normalizer = Normalizer(member_or_null(json, "normalizer"), source),
+              .pre_tokenizer = PreTokenizer(member_or_null(json, "pre_tokenizer"), source),
+              .model = nullptr};
+  parts.model = make_token_model(member(json, "model", source), parts.pre_tokenizer.is_byte_level(), source);
+  return parts;
+}
+
+// Steps of a "decoder" that change the texts of tokens.
+struct Decoder {
+  bool bytes = false;  // tokens such as <0x0A> are bytes
+  std::vector<std::pair<std::string, std::string>> replacements;
+  bool drops_first_space = false;
+
+  Decoder(const Json& json, const std::string& source, int depth = 0) {
+    if (!json.is_null()) add(json, source, depth);
+  }
+  void add(const Json& json, const std::string& source, int depth) {
+    const std::string type = text_or(json, "type", "", source);
+    if (type == "Sequence" && depth < 8) {
+      for (const Json& step : member(json, "decoders", source)) add(step, source, depth + 1);
+    } else if (type == "ByteFallback") {
+      bytes = true;
+    } else if (type == "Replace") {
+      const std::string from = text_or(member(json, "pattern", source), "String", "", source);
+      if (from.empty()) throw DataError(source + ": a decoder's Replace must have a pattern {\"String\": \"...\"}");
+      replacements.emplace_back(from, text_or(json, "content", "", source));
+    } else if (type == "Metaspace") {
+      replacements.emplace_back(text_or(json, "replacement", std::string(kSpaceMark), source), " ");
+      const bool prefix = flag(json, "add_prefix_space", true, source);
+      drops_first_space |= text_or(json, "prepend_scheme", prefix ? "always" : "never", source) != "never";
+    } else if (type == "Strip") {
+      drops_first_space |= text_or(json, "content", "", source) == " ";
+    } else if (type != "ByteLevel" && type != "Fuse") {
+      throw DataError(fmt::format(
+          "{}: the decoder \"{}\" is not supported; Orthant reads Sequence, ByteLevel, ByteFallback, Replace, "
+          "Metaspace, Strip and Fuse",
+          source, type));
+    }
+  }
+  std::string surface(std::string text) const {
+    uint32_t byte = 0;
+    if (bytes && text.size() == 6 && std::sscanf(text.c_str(), "<0x%2X>", &byte) == 1 && text.back() == '>') {
+      return std::string(1, static_cast<char>(byte));
+    }
+    for (const auto& [from, to] : replacements) {
+      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+        text.replace(at, from.size(), to);
+      }
+    }
+    return text;
+  }
+};
+
+class HuggingFaceTokenizer final : public Tokenizer {
+ public:
+  HuggingFaceTokenizer(const fs::path& path, const std::string& bytes, const Json& json, Parts parts)
+      : path_(path),
+        bytes_(bytes),
+        parts_(std::move(parts)),
+        decoder_(member_or_null(json, "decoder"), path.string()),
+        as_it_is_(chosen(parts_, false)),
+        normalized_(chosen(parts_, true)) {
+    surfaces_ = parts_.model->texts();
+    for (std::string& text : surfaces_) text = decoder_.surface(std::move(text));
+    for (const AddedToken& token : parts_.added) {
+      const auto id = static_cast<size_t>(token.id);
+      constexpr size_t kMostGap = 1 << 20;
+      if (id >= surfaces_.size() + kMostGap) {
+        throw DataError(fmt::format("{}: the added token \"{}\" has id {}, but there are {} tokens", path.string(),
+                                    token.text, id, surfaces_.size()));
+      }
+      if (id >= surfaces_.size()) surfaces_.resize(id + 1);
+      surfaces_[id] = token.special ? "" : token.text;
+    }
+    end_of_text_ = find_end_of_text();
+    for (const char* name : kCompanions) {
+      if (const fs::path companion = path.parent_path() / name; fs::is_regular_file(companion)) {
+        companions_.emplace_back(name, read_file(companion));
+      }
+    }
+  }
+
+  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
+    std::vector<std::vector<int32_t>> tokens(texts.size());
+    const std::lock_guard lock(caches_in_use_);
+    caches_.resize(static_cast<size_t>(usable_cores()));
+    for_each_on_all_cores(texts.size(),
+                          [&](size_t text, size_t core) { encode_text(texts[text], caches_[core], tokens[text]); });
+    return tokens;
+  }
+
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) text += surface(token);
+    const bool drops = decoder_.drops_first_space && text.starts_with(' ');
+    return drops ? text.substr(1) : text;
+  }
+
+  int32_t token_bytes(int32_t token) const override { return static_cast<int32_t>(surface(token).size()); }
+  int32_t vocab_size() const override { return static_cast<int32_t>(surfaces_.size()); }
+  int32_t end_of_text() const override { return end_of_text_; }
+  std::string name() const override {
+    return fmt::format("Hugging Face {}, {}", parts_.model->name(), path_.filename().string());
+  }
+  uint64_t fingerprint() const override {
+    Hasher hasher;
+    hasher.add_field(bytes_);
+    hasher.add_field(static_cast<uint64_t>(end_of_text_));
+    return hasher.digest();
+  }
+  std::string caveat() const override;
+
+  void save(const std::string& directory) const override {
+    write_file(fs::path(directory) / "tokenizer.json", bytes_);
+    for (const auto& [name, bytes] : companions_) write_file(fs::path(directory) / name, bytes);
+    if (companions_.empty()) {
+      const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", text_of(end_of_text_)}};
+      write_file(fs::path(directory) / "tokenizer_config.json", config.dump() + "\n");
+    }
+  }
+
+ private:
+  // The added tokens to find in text as it is, or in normalized text, where they are normalized too.
+  static AddedTokenFinder chosen(const Parts& parts, bool normalized) {
+    std::vector<AddedToken> tokens;
+    for (const AddedToken& token : parts.added) {
+      if (token.normalized != normalized) continue;
+      tokens.push_back(token);
+      if (normalized) tokens.back().text = parts.normalizer.apply(token.text);
+      if (tokens.back().text.empty()) tokens.pop_back();
+    }
+    return AddedTokenFinder(std::move(tokens));
+  }
+
+  const std::string& surface(int32_t token) const {
+    if (token < 0 || token >= vocab_size()) {
+      throw DataError(fmt::format("{}: token {} is outside the vocabulary of {}", path_.string(), token, vocab_size()));
+    }
+    return surfaces_[static_cast<size_t>(token)];
+  }
+
+  void encode_text(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const {
+    for (const TextSection& section : as_it_is_.find(text)) {
+      if (section.token >= 0) {
+        ids.push_back(section.token);
+        continue;
+      }
+      const bool at_start = section.text.data() == text.data();
+      std::string changed;
+      if (parts_.normalizer.changes_text()) changed = parts_.normalizer.apply(section.text);
+      const std::string_view normalized = parts_.normalizer.changes_text() ? std::string_view(changed) : section.text;
+      for (const TextSection& part : normalized_.find(normalized)) {
+        if (part.token >= 0) {
+          ids.push_back(part.token);
+          continue;
+        }
+        const TextPieces pieces =
+            parts_.pre_tokenizer.split(part.text, at_start && part.text.data() == normalized.data());
+        for (const std::string_view piece : pieces.pieces) cache.encode(*parts_.model, piece, ids);
+      }
+    }
+  }
+
+  std::string text_of(int32_t token) const {
+    for (const AddedToken& added : parts_.added) {
+      if (added.id == token) return added.text;
+    }
+    return surfaces_[static_cast<size_t>(token)];
+  }
+  std::optional<int32_t> id_of(const std::string& text) const;
+  int32_t find_end_of_text() const;
+
+  const fs::path path_;
+  const std::string bytes_;
+  const Parts parts_;
+  const Decoder decoder_;
+  const AddedTokenFinder as_it_is_, normalized_;
+  std::vector<std::string> surfaces_;
+  std::vector<std::pair<std::string, std::string>> companions_;  // name and bytes
+  int32_t end_of_text_ = 0;
+  mutable std::mutex caches_in_use_;
+  mutable std::vector<PieceCache> caches_;  // by core
+};
+
+std::string HuggingFaceTokenizer::caveat() const {
+  const bool changes = parts_.normalizer.changes_text(), loses = parts_.model->loses_unknown_text();
+  if (!changes && !loses) return "";
+  return fmt::format("tokens may not reproduce the text exactly: the tokenizer {}{}{}",
+                     changes ? "changes text before it is encoded (its normalizer)" : "",
+                     changes && loses ? " and " : "", loses ? "does not have a token for every byte" : "");
+}
+
+std::optional<int32_t> HuggingFaceTokenizer::id_of(const std::string& text) const {
+  for (const AddedToken& added : parts_.added) {
+    if (added.text == text) return added.id;
+  }
+  const std::string spelled = parts_.pre_tokenizer.is_byte_level() ? bytes_of_characters(text) : text;
+  const auto found = std::ranges::find(parts_.model->texts(), spelled);
+  if (found == parts_.model->texts().end() || spelled.empty()) return {};
+  return static_cast<int32_t>(found - parts_.model->texts().begin());
+}
+
+int32_t HuggingFaceTokenizer::find_end_of_text() const {
+  const fs::path folder = path_.parent_path();
+  const auto read = [&](const char* name) {
+    const fs::path file = folder / name;
+    return fs::is_regular_file(file) ? parse_sorted_json(read_file(file), file.string()) : Json::object();
+  };
+  const auto checked = [&](int64_t id, const char* file) {
+    if (id >= 0 && id < vocab_size()) return static_cast<int32_t>(id);
+    throw DataError(fmt::format("{}: the end-of-text token has id {}, but {} has {} tokens", (folder / file).string(),
+                                id, path_.string(), vocab_size()));
+  };
+  const Json tokenizer_config = read("tokenizer_config.json");
+  if (const Json* name = optional_member(tokenizer_config, "eos_token")) {
+    const std::string text = name->is_object() ? text_or(*name, "content", "", path_.string())
+                                               : text_or(tokenizer_config, "eos_token", "", path_.string());
+    if (const std::optional<int32_t> id = id_of(text)) return *id;
+    throw DataError(fmt::format("{}: eos_token \"{}\" is not a token of {}",
+                                (folder / "tokenizer_config.json").string(), text, path_.string()));
+  }
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    const Json config = read(file);
+    const Json* id = optional_member(config, "eos_token_id");
+    if (id != nullptr && id->is_array() && !id->empty()) id = &id->front();
+    if (id != nullptr && id->is_number_integer()) return checked(id->get<int64_t>(), file);
+  }
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
+    if (const std::optional<int32_t> id = id_of(name)) return *id;
+  }
+  throw ConfigError(fmt::format("{}: no end-of-text token: add tokenizer_config.json with \"eos_token\" to its folder",
+                                path_.string()));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_huggingface_tokenizer(const std::string& path) {
+  if (!fs::is_regular_file(path)) throw ConfigError(path + ": there is no such tokenizer.json");
+  const std::string bytes = read_file(path);
+  const Json json = parse_sorted_json(bytes, path);
+  if (!json.is_object()) throw DataError(path + ": expected an object, as in a tokenizer.json");
+  return std::make_unique<HuggingFaceTokenizer>(path, bytes, json, read_parts(json, path));
+}
+
+}  // namespace orthant

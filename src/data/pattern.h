@@ -1,0 +1,37 @@
+// Regular expressions of tokenizers, by PCRE2 with its just-in-time compiler.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orthant {
+
+struct TextRange {
+  size_t begin = 0, end = 0;  // bytes; `end` is excluded
+};
+
+/// An expression in the syntax that Hugging Face's tokenizers use (Oniguruma), as far as PCRE2 has it too. It knows the
+/// categories of Unicode 16, whatever version PCRE2 knows. Bytes that are not valid UTF-8 match nothing.
+class Pattern {
+ public:
+  /// Throws DataError, with `source`, for an expression that PCRE2 refuses, or whose meaning differs in PCRE2.
+  Pattern(const std::string& expression, const std::string& source);
+  /// The pattern of exactly this text.
+  static Pattern of_text(std::string_view text);
+
+  /// The matches in the text, from left to right and without overlap. Empty matches are left out. Threads may share a
+  /// Pattern. Throws DataError if PCRE2 gives up, for instance because an expression backtracks too often.
+  std::vector<TextRange> find_all(std::string_view text) const;
+
+ private:
+  struct Compiled;
+  std::string text_;  // of of_text()
+  std::string expression_;
+  std::shared_ptr<const Compiled> compiled_;
+  Pattern() = default;
+};
+
+}  // namespace orthant

@@ -1,0 +1,39 @@
+// The "pre_tokenizer" of a tokenizer.json: cuts text into the pieces that a model encodes one by one.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orthant {
+
+/// Pieces of a text: views of it, or of texts that a step has made.
+struct TextPieces {
+  std::vector<std::string_view> pieces;
+  std::deque<std::string> made;  // a deque, so that views stay valid while it grows
+};
+
+class PreTokenizer {
+ public:
+  /// `json` may be null: the text is one piece. Throws DataError, with `source`, for a type that Orthant does not know.
+  PreTokenizer(const nlohmann::json& json, const std::string& source);
+
+  /// True if the vocabulary spells bytes as characters. Pieces are bytes nevertheless.
+  bool is_byte_level() const { return is_byte_level_; }
+  /// The pieces of a section, that is, of the text between two special tokens. None is empty. The section must outlive
+  /// them. `at_start`: the text begins with the section.
+  TextPieces split(std::string_view section, bool at_start) const;
+
+ private:
+  using Step = std::function<void(TextPieces&, bool at_start)>;
+  void add(const nlohmann::json& json, const std::string& source, int depth);
+  void add_metaspace(const nlohmann::json& json, const std::string& source);
+  void add_byte_level(const nlohmann::json& json, const std::string& source);
+  std::vector<Step> steps_;
+  bool is_byte_level_ = false;
+};
+
+}  // namespace orthant

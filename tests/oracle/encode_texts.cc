@@ -1,0 +1,52 @@
+// Prints the ids of texts, for tests/process/huggingface_tokenizer_test.py, which compares them with those of Hugging
+// Face's `tokenizers`. Arguments: a tokenizer, and a file of texts with a zero byte after each. It prints one line per
+// text, then the time of encoding in seconds, and says which texts decode to themselves.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/text.h"
+#include "data/tokenizer.h"
+
+namespace orthant {
+namespace {
+
+int encode_texts(const std::string& tokenizer_path, const std::string& texts_path) {
+  const auto tokenizer = load_tokenizer(tokenizer_path, "", {});
+  std::ostringstream bytes;
+  bytes << std::ifstream(texts_path, std::ios::binary).rdbuf();
+  const std::string all = bytes.str();
+  std::vector<std::string_view> texts;
+  for (size_t begin = 0, end; begin < all.size(); begin = end + 1) {
+    end = std::min(all.find('\0', begin), all.size());
+    texts.push_back(std::string_view(all).substr(begin, end - begin));
+  }
+  tokenizer->encode_many(texts);
+  const auto start = std::chrono::steady_clock::now();
+  const auto ids = tokenizer->encode_many(texts);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    fmt::print("{} {}\n", tokenizer->decode(ids[i]) == texts[i] ? "exact" : "changed", fmt::join(ids[i], " "));
+  }
+  fmt::print("{} {} {}\n", seconds.count(), tokenizer->vocab_size(), tokenizer->end_of_text());
+  return 0;
+}
+
+}  // namespace
+}  // namespace orthant
+
+int main(int count, char** arguments) {
+  try {
+    return count == 3 ? orthant::encode_texts(arguments[1], arguments[2]) : 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
