@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What becomes of the matches of a pattern: pieces of their own, parts of a neighbor, or nothing.
+// Matches of a pattern become pieces of their own, or parts of a neighbor, or are removed.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Behavior behavior_of(const std::string& name, const std::string& source) {
@@ -33,7 +33,7 @@ struct Part {
   bool matches = false;
 };
 
-// The matches and what is between them, in order. `invert` exchanges the two.
+// The matches and the texts between them, in order. `invert` exchanges the two.
 std::vector<Part> parts_of(std::string_view text, const Pattern& pattern, bool invert) {
   std::vector<Part> parts;
   size_t end = 0;

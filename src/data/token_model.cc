@@ -89,7 +89,7 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
 // The score as the parser of `tokenizers` reads it: the digits as an integer, divided by a power of ten. It may differ
 // from the nearest number by one rounding, and then decides between two ways to cut that have the same score.
 double parsed_score(double score) {
-  std::array<char, 64> text{};  // as many digits as identify the number, and an exponent
+  std::array<char, 64> text{};  // the fewest digits that identify the number, and an exponent
   const auto end = std::to_chars(text.begin(), text.end(), std::abs(score), std::chars_format::scientific).ptr;
   const std::string digits(text.begin(), end);
   const size_t letter = digits.find('e');

@@ -2,7 +2,7 @@
 trained here on the sources of this project. The texts are hostile: every character of Unicode, sequences of emoji,
 spaces of all kinds, long texts without a space, invalid UTF-8, random mixtures.
 
-    huggingface_tokenizers.py --build build                   # four families
+    huggingface_tokenizers.py --build build                   # three families
     huggingface_tokenizers.py --build build --families all
 """
 import argparse
@@ -171,7 +171,7 @@ def write(tokenizer, path):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default=SOURCE / "build", type=pathlib.Path)
-    parser.add_argument("--families", nargs="+", default=["gpt2", "llama3", "qwen2", "t5"])
+    parser.add_argument("--families", nargs="+", default=["llama3", "qwen2", "t5"])
     arguments = parser.parse_args()
     program = str(arguments.build / "tests" / "encode_texts")
     repository = repository_files()
