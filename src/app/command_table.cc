@@ -104,6 +104,10 @@ void define_tokenize(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<TokenizeArguments>();
   app.add_option("INPUT", arguments.inputs, "text files and globs")->required()->type_name("");
   app.add_option("--output", arguments.output, "write PREFIX.bin and PREFIX.idx")->required()->type_name("PREFIX");
+  app.add_option("--format", arguments.format, "text, or jsonl: one JSON object a line; default text")
+      ->type_name("F")
+      ->check(CLI::Validator(CLI::IsMember({"text", "jsonl"})).description(""));
+  app.add_option("--text-key", arguments.text_key, "key of the text in a JSON object; default text")->type_name("KEY");
   app.add_option("--tokenizer", arguments.tokenizer, "byte, FILE.json, FILE.model or train:N; default byte")
       ->type_name("T");
 }

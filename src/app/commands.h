@@ -38,6 +38,8 @@ struct VerifyArguments : RunFileArguments {
 
 struct TokenizeArguments {
   std::vector<std::string> inputs;  // text files and globs
+  std::string format = "text";      // text | jsonl
+  std::string text_key = "text";    // of JSONL
   std::string output;               // PREFIX of PREFIX.bin and PREFIX.idx
   std::string tokenizer = "byte";   // byte | FILE.json | FILE.model | train:N
 };

@@ -28,7 +28,8 @@ std::string dataset_prefix(const std::string& output) {
 }
 
 // Describes what counts as a document in these files, and how documents are stored.
-std::string describe_documents(const TokenizedText& text, size_t files) {
+std::string describe_documents(const TokenizedText& text, size_t files, const TextFormat& format) {
+  if (format.jsonl) return fmt::format("the text of \"{}\" of each line", format.key);
   const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
   if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
   std::string description =
@@ -50,21 +51,22 @@ std::string describe_documents(const TokenizedText& text, size_t files) {
 int tokenize(const TokenizeArguments& arguments) {
   const std::string prefix = dataset_prefix(arguments.output);
   const std::vector<std::string> files = expand_paths(arguments.inputs, "INPUT");
+  const TextFormat format{.jsonl = arguments.format == "jsonl", .key = arguments.text_key};
   std::string spec = arguments.tokenizer;
   // A tokenizer that is trained here gets its final name only after the dataset is complete.
   std::optional<ScratchFolder> scratch;
   std::string trained;
   if (spec.starts_with("train:")) {
     scratch.emplace(prefix + "-tokenizer.tmp");
-    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files);
+    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files, format);
   }
   const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);
 
   IndexedDatasetWriter writer(prefix, tokenizer->vocab_size());
   ProgressBar bar("tokenizing");
-  const TokenizedText text =
-      tokenize_files(files, *tokenizer, writer,
-                     [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
+  const TokenizedText text = tokenize_files(files, format, *tokenizer, writer, [&](int64_t done, int64_t total) {
+    bar.update(done, total, writer.num_tokens());
+  });
   bar.finish();
   if (writer.num_tokens() == 0) {
     throw ConfigError(fmt::format("INPUT = \"{}\" holds no text, only blank lines; nothing was written",
@@ -80,7 +82,7 @@ int tokenize(const TokenizeArguments& arguments) {
       "{}.bin, {}.idx: {} in {}\ndocuments: {}\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
       "  tokenizer = \"{}\"\n",
       prefix, prefix, counted(writer.num_tokens(), "token"), counted(text.documents, "document"),
-      describe_documents(text, files.size()), prefix, spec);
+      describe_documents(text, files.size(), format), prefix, spec);
   return kDone;
 }
 

@@ -46,6 +46,8 @@ struct HeldOut {
 
 struct DataConfig {
   std::vector<std::string> path = {"corpus.txt"};
+  std::string format = "text";
+  std::string text_key = "text";
   HeldOut validation;
   std::string tokenizer = "byte";
   bool mask_documents = false;

@@ -2,44 +2,15 @@
 #include "config/table.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/text.h"
 #include "config/hf_family.h"
+#include "config/legal.h"
 #include "model/recompute_plan.h"
 #include "parallel/data/zero_plan.h"
-#include "parallel/pipeline/plan.h"
 
 namespace orthant {
 namespace {
-
-Legal any() { return {}; }
-Legal at_least(double least) { return {.least = least}; }
-Legal above(double least) { return {.least = least, .above_least = true}; }
-Legal between(double least, double most) { return {.least = least, .most = most}; }
-Legal above_to(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
-Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
-Legal degree() { return {.least = 1, .or_minus_one = true}; }
-Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
-Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view), std::vector<std::string> texts) {
-  return {.choices = std::move(choices), .accepts = accepts, .accepts_texts = std::move(texts)};
-}
-
-bool is_tokenizer(std::string_view text) {
-  if (text.ends_with(".model") || text.ends_with(".json")) return text.size() > 6;
-  if (!text.starts_with("train:")) return false;
-  int size = 0;
-  const auto [end, error] = std::from_chars(text.data() + 6, text.data() + text.size(), size);
-  return error == std::errc() && end == text.data() + text.size() && size >= 1;
-}
-
-bool is_csv(std::string_view text) { return text.ends_with(".csv") && text.size() > 4; }
-
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const PipelineSchedule& schedule : pipeline_schedules()) names.emplace_back(schedule.name);
-  return names;
-}
 
 #define KEY(section, name, ...)                                                                             \
   Key {                                                                                                     \
@@ -158,6 +129,9 @@ const Key kTable[] = {
 
   KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory",
       "text files and globs ('*.txt', quoted)"),
+  KEY(data, format, one_of({"text", "jsonl", "megatron"}), "",
+      "text, JSON objects with a text each (JSONL), or a Megatron PREFIX, which \"text\" accepts too"),
+  KEY(data, text_key, any(), "", "with format = \"jsonl\", the key of the text of a document"),
   KEY(data, validation, from_to_below(0, 1), "",
       "data held out for validation: a fraction of the documents, or a list of files"),
   KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.json", "FILE.model", "train:N"}), "",
@@ -238,7 +212,7 @@ const Key kTable[] = {
 
   KEY(parallelism, layout, one_of({"given", "auto"}), "",
       "given: as the keys below; auto: the fastest that fits, which the start searches for; keys that are set stay"),
-  KEY(parallelism, data_parallel_degree, degree(), "ranks",
+  KEY(parallelism, data_parallel_degree, degree_or_rest(), "ranks",
       "replicas of the model, each with its shard of the batch, all copies of sharded states included; -1 = the "
       "remaining ranks",
       "replicas of the model; -1 = the rest"),
@@ -257,16 +231,16 @@ const Key kTable[] = {
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
       "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto: the fastest mesh, or the one that sends least"),
-  KEY(parallelism, tensor_parallel_degree, degree(), "ranks",
+  KEY(parallelism, tensor_parallel_degree, degree_or_rest(), "ranks",
       "ranks over which each matrix is sharded (kinds 1d and auto)",
       "ranks that hold parts of each matrix"),
   KEY(parallelism, tensor_parallel_mesh, at_least(1), "ranks", "rows, columns, depth (kinds 2d and 2.5d)"),
   KEY(parallelism, tensor_parallel_sequence, any(), "", "Megatron's sequence parallelism between matrices (kind 1d)"),
   KEY(parallelism, tensor_parallel_product, one_of({"stationary", "summa"}), "",
       "stationary: the largest operand stays and the others move once; summa: the papers' panels (2d, 2.5d)"),
-  KEY(parallelism, context_parallel_ulysses, degree(), "ranks",
+  KEY(parallelism, context_parallel_ulysses, degree_or_rest(), "ranks",
       "ranks that exchange sequence shards for head shards in attention"),
-  KEY(parallelism, context_parallel_ring, degree(), "ranks", "ranks that pass keys and values around a ring"),
+  KEY(parallelism, context_parallel_ring, degree_or_rest(), "ranks", "ranks that pass keys and values around a ring"),
   KEY(parallelism, context_parallel_attention, one_of({"ring_attention", "ring_self_attention", "linformer"}), "",
       "attention algorithm of the ring"),
   KEY(parallelism, context_parallel_placement, one_of({"contiguous", "zigzag", "stripe"}), "",
@@ -275,7 +249,7 @@ const Key kTable[] = {
       "double ring: ranks of an inner ring; other blocks travel between the inner rings; 0 = one ring"),
   KEY(parallelism, context_parallel_reduction, one_of({"reduce_scatter", "all_reduce"}), "",
       "collective that sums the key and value gradients of ring_self_attention; all_reduce is that of the paper"),
-  KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks over which the layers are distributed",
+  KEY(parallelism, pipeline_parallel_degree, degree_or_rest(), "ranks", "ranks over which the layers are distributed",
       "ranks that each hold some layers"),
   KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
       "order of the passes of all ranks; a CSV file, relative to the working directory, has one line for each rank, as "
@@ -290,7 +264,7 @@ const Key kTable[] = {
                                                 "interlaced"}), "",
       "placement of the vocabulary layers: naive, algorithm_1 and algorithm_2 shard their rows over all pipeline "
       "ranks, with 3, 2 and 1 barriers; interlaced does so in 1F1B order; redistribution: fewer layers with the head"),
-  KEY(parallelism, expert_parallel_degree, degree(), "ranks",
+  KEY(parallelism, expert_parallel_degree, degree_or_rest(), "ranks",
       "ranks over which experts are distributed; this version: 1 only"),
 };
 // clang-format on

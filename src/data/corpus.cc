@@ -123,9 +123,25 @@ TokenizedText tokenize_scanned(std::span<const TextFile> files, const Tokenizer&
   return tokenized;
 }
 
-std::vector<TextFile> scan_all(std::span<const std::string> paths) {
+// Throws ConfigError for JSONL that would be read as text: its braces and keys are not what a model should learn.
+void require_format(const std::string& path, const TextFormat& format) {
+  std::string_view name = path;
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    if (name.ends_with(ending)) name.remove_suffix(ending.size());
+  }
+  if (format.jsonl || !name.ends_with(".jsonl")) return;
+  throw ConfigError(
+      fmt::format("{} holds JSON objects by its name, but data.format = \"text\"; set data.format to "
+                  "\"jsonl\" (with orthant tokenize: --format jsonl), or rename it to train on it as text",
+                  path));
+}
+
+std::vector<TextFile> scan_all(std::span<const std::string> paths, const TextFormat& format) {
   std::vector<TextFile> files;
-  for (const std::string& path : paths) files.push_back(scan_text(path));
+  for (const std::string& path : paths) {
+    require_format(path, format);
+    files.push_back(scan_text(path, format));
+  }
   return files;
 }
 
@@ -176,10 +192,11 @@ struct OpenedPaths {
   std::optional<uint64_t> text_fingerprint;
 };
 
-OpenedPaths open_paths(const std::vector<std::string>& paths, const std::string& key, const std::string& work_dir,
+OpenedPaths open_paths(const std::vector<std::string>& paths, const std::string& key, const CorpusRequest& request,
                        const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache) {
+  const std::string& work_dir = request.work_dir;
   if (!is_indexed_prefix(paths)) {
-    const std::vector<TextFile> files = scan_all(expand_paths(paths, key));
+    const std::vector<TextFile> files = scan_all(expand_paths(paths, key), request.format);
     return {open_text(files, work_dir, tokenizer, progress, from_cache), fingerprint_of(files)};
   }
   fs::path prefix = paths[0];
@@ -217,14 +234,14 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
   return files;
 }
 
-std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths) {
+std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths, const TextFormat& format) {
   if (is_indexed_prefix(paths)) return {};
-  return fingerprint_of(scan_all(expand_paths(paths)));
+  return fingerprint_of(scan_all(expand_paths(paths), format));
 }
 
-TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
+TokenizedText tokenize_files(std::span<const std::string> files, const TextFormat& format, const Tokenizer& tokenizer,
                              IndexedDatasetWriter& writer, const TextProgress& progress) {
-  return tokenize_scanned(scan_all(files), tokenizer, writer, progress);
+  return tokenize_scanned(scan_all(files, format), tokenizer, writer, progress);
 }
 
 std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, uint64_t seed) {
@@ -249,16 +266,16 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, 
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress) {
   Corpus corpus;
   corpus.from_cache = true;
-  OpenedPaths train =
-      open_paths(request.paths, "data.path", request.work_dir, tokenizer, progress, corpus.from_cache);
+  OpenedPaths train = open_paths(request.paths, "data.path", request, tokenizer, progress, corpus.from_cache);
   corpus.train = std::move(train.dataset);
   corpus.text_fingerprint = train.text_fingerprint;
   std::vector<int64_t> all(static_cast<size_t>(corpus.train.num_documents()));
   std::iota(all.begin(), all.end(), 0);
   if (!request.validation_paths.empty()) {
     corpus.train_documents = std::move(all);
-    corpus.validation = open_paths(request.validation_paths, "data.validation", request.work_dir, tokenizer, progress,
-                                   corpus.from_cache).dataset;
+    corpus.validation =
+        open_paths(request.validation_paths, "data.validation", request, tokenizer, progress, corpus.from_cache)
+            .dataset;
     corpus.validation_documents.resize(static_cast<size_t>(corpus.validation.num_documents()));
     std::iota(corpus.validation_documents.begin(), corpus.validation_documents.end(), 0);
     return corpus;

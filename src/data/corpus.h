@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/indexed_dataset.h"
+#include "data/text_file.h"
 #include "data/tokenizer.h"
 
 namespace orthant {
@@ -20,6 +21,7 @@ using TextProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)
 /// The corpus settings of the configuration, one field per key.
 struct CorpusRequest {
   std::vector<std::string> paths;             ///< data.path: text files and globs, or one Megatron PREFIX
+  TextFormat format = {};                     ///< data.format and data.text_key
   double validation_fraction = 0.0;           ///< data.validation as a fraction of documents, in [0, 1)
   std::vector<std::string> validation_paths;  ///< data.validation as files; if set, the fraction is ignored
   uint64_t seed = 0;                          ///< training.seed: chooses the held-out documents
@@ -46,7 +48,7 @@ bool is_indexed_prefix(std::span<const std::string> paths);
 
 /// Hash of the decompressed text of the files that data.path names, in their order; it needs no tokenizer. Empty if
 /// data.path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
-std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths);
+std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths, const TextFormat& format);
 
 /// Opens the corpus and tokenizes text that is not in the work folder yet. Throws ConfigError or DataError.
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
@@ -63,7 +65,7 @@ struct TokenizedText {
 /// documents. A file without such a line is one document, split at blank lines into pieces of about 16 KiB. Small texts
 /// get smaller pieces, so that they still yield about 20. Only the last piece of a document ends with the end-of-text
 /// id, so that pieces continue into one another.
-TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
+TokenizedText tokenize_files(std::span<const std::string> files, const TextFormat& format, const Tokenizer& tokenizer,
                              IndexedDatasetWriter& writer, const TextProgress& progress = {});
 
 /// The held-out documents, ascending: round(fraction * num_documents) of them, at least one and never all, chosen by a

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "data/text_file.h"
 #include "data/tokenizer.h"
 
 namespace orthant {
@@ -18,6 +19,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 /// an existing model is reused. Text round-trips exactly: no normalization, bytes for rare characters, single digits,
 /// runs of spaces. Long texts are sampled to about 32 MiB. Throws ConfigError with the nearest legal number of pieces
 /// if the text does not allow this one.
-std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files);
+std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files,
+                                const TextFormat& format);
 
 }  // namespace orthant

@@ -32,17 +32,25 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   uint64_t number = 0;
   const double fraction =
       total_bytes <= kSampleBytes ? 1.0 : static_cast<double>(kSampleBytes) / static_cast<double>(total_bytes);
-  for (const TextFile& file : files)
-    for_each_line(file.path, [&](std::string_view line) {
-      if (static_cast<double>(mix64(number++) >> 11) * 0x1p-53 >= fraction) return;
-      if (file.has_separators && trim(line) == "<|endoftext|>") return;
-      while (!line.empty()) {
-        const size_t length = utf8_length(line);
-        sample += line.substr(0, length);
-        line.remove_prefix(std::max<size_t>(length, 1));
-      }
-      if (!sample.empty() && sample.back() != '\n') sample += '\n';
+  const auto add = [&](std::string_view line, bool has_separators) {
+    if (static_cast<double>(mix64(number++) >> 11) * 0x1p-53 >= fraction) return;
+    if (has_separators && trim(line) == "<|endoftext|>") return;
+    while (!line.empty()) {
+      const size_t length = utf8_length(line);
+      sample += line.substr(0, length);
+      line.remove_prefix(std::max<size_t>(length, 1));
+    }
+    if (!sample.empty() && sample.back() != '\n') sample += '\n';
+  };
+  for (const TextFile& file : files) {
+    if (!file.format.jsonl) {
+      for_each_line(file.path, [&](std::string_view line) { add(line, file.has_separators); });
+      continue;
+    }
+    for_each_piece(file, [&](std::string&& text, bool) {
+      for (const std::string& line : split(text, '\n')) add(line, false);
     });
+  }
   return sample;
 }
 
@@ -64,14 +72,15 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
 
 }  // namespace
 
-std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files) {
+std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files,
+                                const TextFormat& format) {
   std::vector<TextFile> files;
   Hasher hasher;
   hasher.add_field(static_cast<uint64_t>(kRecipe));
   hasher.add_field(static_cast<uint64_t>(pieces));
   int64_t total_bytes = 0;
   for (const std::string& path : text_files) {
-    files.push_back(scan_text(path));
+    files.push_back(scan_text(path, format));
     hasher.add_field(files.back().hash);
     total_bytes += files.back().bytes;
   }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,26 +14,44 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "data/json_text.h"
 #include "data/program.h"
 
 namespace orthant {
 
 namespace {
 
-constexpr size_t kReadBytes = 1 << 18, kLongestLine = 1 << 16;
+constexpr size_t kReadBytes = 1 << 18;
 constexpr size_t kLongestDocument = 64 << 20;
 
-/// The bytes of a file, decompressed by gzip -dc if they begin with gzip's magic number.
+/// A program that decompresses files that begin with these bytes.
+struct Decompressor {
+  std::string_view magic;
+  std::string program;
+};
+const std::vector<Decompressor>& decompressors() {
+  static const std::vector<Decompressor> known = {{"\x1f\x8b", "gzip"}, {"\x28\xb5\x2f\xfd", "zstd"}};
+  return known;
+}
+
+/// The bytes of a file, decompressed by another program if they begin with a known format's magic number.
 class TextReader {
  public:
   explicit TextReader(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (file_ < 0) throw ConfigError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-    unsigned char magic[2] = {};
-    if (::pread(file_, magic, 2, 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) unzip();
+    std::array<char, 4> first{};
+    const ssize_t got = ::pread(file_, first.data(), first.size(), 0);
+    for (const Decompressor& known : decompressors()) {
+      const std::string_view begin(first.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+      if (begin.starts_with(known.magic)) {
+        decompress_with(known.program);
+        break;
+      }
+    }
   }
   ~TextReader() {
     if (file_ >= 0) ::close(file_);
-    if (gzip_ > 0) wait_for_program(gzip_);
+    if (decompressor_ > 0) wait_for_program(decompressor_);
   }
   TextReader(const TextReader&) = delete;
   TextReader& operator=(const TextReader&) = delete;
@@ -44,24 +63,26 @@ class TextReader {
     while (got < 0 && errno == EINTR);
     if (got < 0) throw DataError(fmt::format("{}: offset {}: {}", path_, done_, std::strerror(errno)));
     done_ += got;
-    if (got == 0 && gzip_ > 0) {
-      const int code = wait_for_program(std::exchange(gzip_, 0));
-      if (code != 0 && code != 2)  // gzip warns with 2 if other data follows the compressed text
-        throw DataError(
-            fmt::format("{}: damaged gzip file after {} bytes of text: {}", path_, done_, trim(errors_.content())));
+    if (got == 0 && decompressor_ > 0) {
+      const int code = wait_for_program(std::exchange(decompressor_, 0));
+      const bool warns = code == 2 && program_ == "gzip";  // other data follows the compressed text
+      if (code != 0 && !warns)
+        throw DataError(fmt::format("{}: damaged {} file after {} bytes of text: {}", path_, program_, done_,
+                                    trim(errors_.content())));
     }
     return static_cast<size_t>(got);
   }
 
  private:
-  void unzip() {
+  void decompress_with(const std::string& program) {
+    program_ = program;
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw DataError(fmt::format("{}: cannot open a pipe to gzip: {}", path_, std::strerror(errno)));
+      throw DataError(fmt::format("{}: cannot open a pipe to {}: {}", path_, program, std::strerror(errno)));
     const int compressed = std::exchange(file_, ends[0]);
     try {
-      gzip_ = start_program({"gzip", "-dc"}, compressed, ends[1], errors_.descriptor(), "",
-                            "install it: apt-get install gzip");
+      decompressor_ = start_program({program, "-dc"}, compressed, ends[1], errors_.descriptor(), "",
+                                    "install it: apt-get install " + program);
     } catch (...) {
       ::close(compressed), ::close(ends[0]), ::close(ends[1]);
       throw;
@@ -71,7 +92,8 @@ class TextReader {
 
   std::string path_;
   int file_;
-  int gzip_ = 0;
+  std::string program_;   // empty if the file is not compressed
+  int decompressor_ = 0;  // process of the program
   MemoryFile errors_;
   int64_t done_ = 0;
 };
@@ -86,9 +108,34 @@ size_t character_boundary(std::string_view text, size_t at) {
   return (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80 ? at : end;
 }
 
+void require_same(const Hasher& hasher, const TextFile& file) {
+  if (hasher.digest() == file.hash) return;
+  throw DataError(file.path + ": its text changed while it was being read; start again when nothing writes to it");
+}
+
+/// for_each_piece() of a JSONL file.
+void for_each_record(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece) {
+  Hasher hasher;
+  hasher.add_field(file.format.key);
+  int64_t number = 0;
+  const auto read_line = [&](std::string_view line) {
+    hasher.add(line);
+    ++number;
+    if (line.size() > kLongestDocument) {
+      throw DataError(fmt::format("{}: line {} has more than {} bytes, the most of a document", file.path, number,
+                                  kLongestDocument));
+    }
+    if (is_blank(line)) return;
+    std::string text = read_json_text(line, file.format.key, fmt::format("{}: line {}", file.path, number));
+    if (!is_blank(text)) piece(std::move(text), true);
+  };
+  for_each_line(file.path, read_line, kLongestDocument + 1);
+  require_same(hasher, file);
+}
+
 }  // namespace
 
-void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line) {
+void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line, size_t longest) {
   TextReader reader(path);
   std::vector<char> buffer(kReadBytes);
   std::string open_line;
@@ -98,8 +145,8 @@ void for_each_line(const std::string& path, const std::function<void(std::string
     while (!rest.empty()) {
       const size_t newline = rest.find('\n');
       size_t length = newline == std::string_view::npos ? rest.size() : newline + 1;
-      if (length > kLongestLine)
-        length = character_boundary(rest, kLongestLine);
+      if (length > longest)
+        length = character_boundary(rest, longest);
       else if (newline == std::string_view::npos)
         break;
       line(rest.substr(0, length));
@@ -110,13 +157,14 @@ void for_each_line(const std::string& path, const std::function<void(std::string
   if (!open_line.empty()) line(open_line);
 }
 
-TextFile scan_text(const std::string& path) {
-  TextFile file{.path = path};
+TextFile scan_text(const std::string& path, const TextFormat& format) {
+  TextFile file{.path = path, .format = format};
   Hasher hasher;
+  if (format.jsonl) hasher.add_field(format.key);
   for_each_line(path, [&](std::string_view line) {
     hasher.add(line);
     file.bytes += static_cast<int64_t>(line.size());
-    file.has_separators = file.has_separators || is_separator(line);
+    file.has_separators = file.has_separators || (!format.jsonl && is_separator(line));
   });
   file.hash = hasher.digest();
   return file;
@@ -124,6 +172,7 @@ TextFile scan_text(const std::string& path) {
 
 void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
                     const PieceSize& size) {
+  if (file.format.jsonl) return for_each_record(file, piece);
   const size_t wanted = file.has_separators ? kLongestDocument : static_cast<size_t>(size.wanted_bytes);
   const size_t longest = file.has_separators ? kLongestDocument : static_cast<size_t>(size.longest_bytes);
   std::string text;
@@ -146,8 +195,7 @@ void for_each_piece(const TextFile& file, const std::function<void(std::string&&
     text += line;
   });
   end_document();
-  if (hasher.digest() != file.hash)
-    throw DataError(file.path + ": its text changed while it was being read; start again when nothing writes to it");
+  require_same(hasher, file);
 }
 
 }  // namespace orthant

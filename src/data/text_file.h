@@ -1,4 +1,4 @@
-// Reads plain or gzip text files as a stream of lines and splits them into documents.
+// Reads text files and JSONL files, plain or compressed by gzip or zstd, and splits them into documents.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,31 @@
 
 namespace orthant {
 
+/// What the lines of files are: text, or JSON objects (JSONL), each with a document as the text of one key.
+struct TextFormat {
+  bool jsonl = false;
+  std::string key = "text";
+};
+
 /// The result of one pass over a text file.
 struct TextFile {
   std::string path;
+  TextFormat format;
   int64_t bytes = 0;            ///< size of the text after decompression
   uint64_t hash = 0;            ///< hash of the text
   bool has_separators = false;  ///< true if some line contains only <|endoftext|>
 };
 
+inline constexpr size_t kLongestLine = 64 << 10;
+
 /// Calls `line` with each line of a file, including its newline; the concatenated lines are the file. A line longer
-/// than 64 KiB comes in parts that end between UTF-8 characters. Throws ConfigError if the file cannot be opened, and
-/// DataError for damaged gzip or a read error.
-void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line);
+/// than `longest` bytes comes in parts that end between UTF-8 characters. Throws ConfigError if the file cannot be
+/// opened, and DataError for a damaged compressed file or a read error.
+void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line,
+                   size_t longest = kLongestLine);
 
 /// Reads the file once. Throws as for_each_line() does.
-TextFile scan_text(const std::string& path);
+TextFile scan_text(const std::string& path, const TextFormat& format = {});
 
 /// Sizes of the pieces of a text without separators: a piece ends at the first blank line after wanted_bytes, or at the
 /// first line end after longest_bytes.
@@ -33,8 +43,8 @@ struct PieceSize {
 
 /// Calls `piece` with the pieces of a file in order; `ends_document` is true for the last piece of a document.
 /// Documents end at <|endoftext|> lines or at the end of the file. A file without such lines is split into pieces of
-/// full lines. Blank documents are skipped. Throws DataError, after the last piece, if the text differs from the one
-/// scanned.
+/// full lines. Each line of a JSONL file is a document. Blank documents are skipped. Throws DataError for a line that
+/// is not JSON or lacks the key, with its number, and, after the last piece, if the text differs from the one scanned.
 void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
                     const PieceSize& size = {});
 

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/text_file.h"
+
 namespace orthant {
 
 class Tokenizer {
@@ -43,11 +45,11 @@ class Tokenizer {
 };
 
 /// The tokenizer of the key data.tokenizer: "byte", FILE.json, FILE.model or "train:N". "train:N" trains a byte-pair
-/// model of N pieces on text_files (plain or gzip). It does so once: work_dir caches the model under a name made of N
+/// model of N pieces on text_files of this format. It does so once: work_dir caches the model under a name made of N
 /// and the text's fingerprint. Throws ConfigError for an unknown spec, N out of range, or no text; also without
 /// sentencepiece, with the way to install it. Throws DataError with file and offset for a damaged model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
-                                          std::span<const std::string> text_files);
+                                          std::span<const std::string> text_files, const TextFormat& format = {});
 /// The N of "train:N". Throws ConfigError if it is not a number or out of range.
 int64_t pieces_to_train(const std::string& spec);
 /// The tokenizer that save() wrote to a directory. Throws ConfigError if there is none.

@@ -171,7 +171,7 @@ void refuse_other_fraction(const LoadedCheckpoint& checkpoint, const Config& c) 
 void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& plan) {
   const Config& config = plan.config;
   const State state(checkpoint);
-  refuse_other_text(checkpoint, state, text_fingerprint(config.data.path), config);
+  refuse_other_text(checkpoint, state, text_fingerprint(config.data.path, text_format(config)), config);
   if (config.data.tokenizer.starts_with("train:")) {
     refuse_other_trained_tokenizer(checkpoint, config);
   } else {

@@ -75,10 +75,18 @@ void require_whole_documents(const Config& config, const IndexedDataset& dataset
 TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
   const bool indexed = is_indexed_prefix(config.data.path);
+  if (!indexed && config.data.format == "megatron") {
+    throw ConfigError(
+        fmt::format("{} must be one PREFIX of PREFIX.bin and PREFIX.idx, because {}; name one (orthant "
+                    "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
+                    config.locate("data.path"), config.locate("data.format")));
+  }
   const auto files = indexed ? std::vector<std::string>{} : expand_paths(config.data.path);
-  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config.data.tokenizer, work_dir, files);
+  std::shared_ptr<const Tokenizer> tokenizer =
+      load_tokenizer(config.data.tokenizer, work_dir, files, text_format(config));
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const Corpus corpus = open_corpus({.paths = config.data.path,
+                                     .format = text_format(config),
                                      .validation_fraction = config.data.validation.share,
                                      .validation_paths = config.data.validation.files,
                                      .seed = seed,
@@ -108,6 +116,10 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
 }
 
 }  // namespace
+
+TextFormat text_format(const Config& config) {
+  return {.jsonl = config.data.format == "jsonl", .key = config.data.text_key};
+}
 
 TrainingData open_training_data(const Config& config, const TextProgress& progress) {
   return explained([&] { return open_plainly(config, progress); });

@@ -153,7 +153,7 @@ TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
   const std::vector<std::string> files = {folder.write("a.txt", text)};
   const auto tokenizer = load_tokenizer("train:320", folder / "work", files);
   IndexedDatasetWriter writer(folder / "out", tokenizer->vocab_size());
-  tokenize_files(files, *tokenizer, writer);
+  tokenize_files(files, {}, *tokenizer, writer);
   writer.finish();
   const auto dataset = IndexedDataset::open(folder / "out", tokenizer->vocab_size());
   EXPECT_GT(dataset.num_documents(), 3);

@@ -210,7 +210,7 @@ TEST(HuggingFaceTokenizer, SurvivesDamagedFiles) {
     } catch (const Error&) {
     }
   }
-  EXPECT_GT(loaded, 100);
+  EXPECT_GT(loaded, 30);
   EXPECT_LT(loaded, 900);
 }
 

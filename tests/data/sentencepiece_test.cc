@@ -21,7 +21,7 @@ TEST(SentencePiece, TrainedModelsRoundTripAnyText) {
   TempFolder folder;
   const std::vector<std::string> files = {folder.write("a.txt", sample(4000, 1)),
                                           folder.write("b.txt", sample(4000, 2))};
-  const auto tokenizer = load_tokenizer("train:420", folder / "work", files);
+  const auto tokenizer = load_tokenizer("train:420", folder / "work", files, {});
   EXPECT_EQ(tokenizer->vocab_size(), 420);
   EXPECT_EQ(tokenizer->caveat(), "");
   expect_round_trips(*tokenizer);
@@ -62,13 +62,13 @@ TEST(SentencePiece, ADamagedModelIsTrainedAgain) {
   SKIP_WITHOUT_SENTENCEPIECE();
   TempFolder folder;
   const std::vector<std::string> files = {folder.write("a.txt", sample(3000, 1))};
-  const std::string path = train_sentencepiece(300, folder / "work", files);
+  const std::string path = train_sentencepiece(300, folder / "work", files, {});
   const std::string whole = slurp(path);
   std::string damaged = whole;
   damaged[damaged.size() / 2] ^= 1;
   spill(path, damaged);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(train_sentencepiece(300, folder / "work", files), path);
+  EXPECT_EQ(train_sentencepiece(300, folder / "work", files, {}), path);
   EXPECT_TRUE(says(testing::internal::GetCapturedStderr(), {"note: " + path + " is damaged", "created again"}));
   EXPECT_TRUE(slurp(path) == whole);
 }
@@ -77,7 +77,7 @@ TEST(SentencePiece, SavesWhatHuggingFaceReadsForPlainModelsOnly) {
   SKIP_WITHOUT_SENTENCEPIECE();
   TempFolder folder;
   const std::vector<std::string> files = {folder.write("a.txt", sample(3000, 1))};
-  const auto tokenizer = load_tokenizer("train:300", folder / "work", files);
+  const auto tokenizer = load_tokenizer("train:300", folder / "work", files, {});
   tokenizer->save(folder.path());
   const auto json = parse_json(slurp(folder / "tokenizer.json"), "tokenizer.json");
   const auto& vocabulary = json["model"]["vocab"];
@@ -108,7 +108,7 @@ TEST(SentencePiece, SavedModelNeedsNothingElse) {
   SKIP_WITHOUT_SENTENCEPIECE();
   TempFolder folder, checkpoint;
   const std::vector<std::string> files = {folder.write("a.txt", sample(3000, 1))};
-  const auto tokenizer = load_tokenizer("train:300", folder / "work", files);
+  const auto tokenizer = load_tokenizer("train:300", folder / "work", files, {});
   tokenizer->save(checkpoint.path());
   const auto tokens = tokenizer->encode("the compiler\nof tensors");
   std::filesystem::remove_all(folder / "work");
@@ -122,7 +122,7 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
   TempFolder folder;
   const std::vector<std::string> tiny = {folder.write("a.txt", "hello hello hello\n")};
   const auto refusal = [&](const std::string& spec, const std::vector<std::string>& files) {
-    return message_of<ConfigError>([&] { load_tokenizer(spec, folder / "work", files); });
+    return message_of<ConfigError>([&] { load_tokenizer(spec, folder / "work", files, {}); });
   };
   const std::string high = refusal("train:5000", tiny);
   EXPECT_TRUE(says(high, {"too short for this number of pieces; set data.tokenizer to \"train:2"}));

@@ -86,6 +86,56 @@ TEST(TextFile, DamagedGzipIsAnErrorThatNamesTheFile) {
   EXPECT_THROW(scan_text(folder.path()), DataError);  // a directory can be opened, but not read
 }
 
+TEST(TextFile, ZstdIsTheSameText) {
+  const TempFolder folder;
+  const std::string text = "one\ntwo\n", packed = run_program({"zstd", "-c"}, text, "", "").output;
+  EXPECT_EQ(scan_text(folder.write("a", packed)).hash, scan_text(folder.write("b", text)).hash);
+  const std::string cut = folder.write("cut.zst", packed.substr(0, packed.size() - 4));
+  EXPECT_NE(message_of<DataError>([&] { scan_text(cut); }).find(cut + ": damaged zstd"), std::string::npos);
+}
+
+std::vector<Piece> records(const std::string& path, const std::string& key) {
+  std::vector<Piece> out;
+  for_each_piece(scan_text(path, {.jsonl = true, .key = key}),
+                 [&](std::string&& text, bool ends) { out.push_back({std::move(text), ends}); });
+  return out;
+}
+
+TEST(TextFile, LinesOfJsonAreDocuments) {
+  const TempFolder folder;
+  const std::string longer(3 * kLongestLine, 'x');
+  const std::string path = folder.write("a.jsonl",
+                                        "{\"text\": \"one\\n<|endoftext|>\\ntwo\", \"n\": 1}\n\n"
+                                        "{\"meta\": {\"text\": \"no\"}, \"text\": \"caf\\u00e9 \\ud83d\\ude00\"}\r\n"
+                                        "{\"text\": \"  \", \"body\": [1, {\"text\": 2}]}\n{\"text\": \"" +
+                                            longer + "\"}");
+  EXPECT_EQ(records(path, "text"),
+            (std::vector<Piece>{{"one\n<|endoftext|>\ntwo", true}, {"caf\u00e9 \U0001f600", true}, {longer, true}}));
+  EXPECT_NE(scan_text(path, {.jsonl = true, .key = "text"}).hash, scan_text(path, {.jsonl = true, .key = "body"}).hash);
+}
+
+TEST(TextFile, DamagedLinesOfJsonAreNamed) {
+  const TempFolder folder;
+  const auto refusal = [&](const std::string& line) {
+    const std::string path = folder.write("b.jsonl", "{\"text\": \"fine\"}\n" + line + "\n");
+    return message_of<DataError>([&] { records(path, "text"); });
+  };
+  const auto expect = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find("b.jsonl: line 2 " + part), std::string::npos) << message;
+  };
+  expect(refusal("{\"text\": \"a"), "offset ");
+  expect(refusal("{\"txt\": \"a\"}"), "has no key \"text\"; set data.text_key");
+  expect(refusal("{\"text\": 3}"), "the value of \"text\" must be a text, and is a number");
+  expect(refusal("{\"text\": [\"a\"]}"), "the value of \"text\" must be a text, and is an array");
+  expect(refusal("{\"text\": \"a\", \"text\": \"b\"}"), "has the key \"text\" twice");
+  expect(refusal("[\"a\"]"), "must be a JSON object");
+  expect(refusal("\"a\""), "must be a JSON object");
+  expect(refusal("{\"text\": \"\xff\"}"), "offset ");
+  expect(refusal("{\"text\": \"a\"} {\"text\": \"b\"}"), "offset ");
+  expect(refusal(std::string(100000, '[')), "must be a JSON object");
+  expect(refusal("{\"a\": " + std::string(100000, '[')), "offset ");
+}
+
 TEST(TextFile, AReaderMayStopEarly) {
   TempFolder folder;
   const std::string path = folder.write("t.gz", gzip(std::string(3000000, '\n')));
