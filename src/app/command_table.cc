@@ -127,6 +127,13 @@ void define_generate(CLI::App& app, Command& command) {
                  "sampling temperature; 0 = always the most likely token; default 0.8")
       ->type_name("T")
       ->check(number([](double t) { return t >= 0; }, "at least 0"));
+  app.add_option("--top-k", arguments.top_k, "sample from the K most likely tokens; default 0 = all")
+      ->type_name("K")
+      ->check(whole_number(0));
+  app.add_option("--stop", arguments.stops, "end before this text; may be given several times")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->check(named("END"));
   app.add_option("--top-p", arguments.top_p,
                  "sample from the most likely tokens with this total probability; default 0.95")
       ->type_name("P")

@@ -1,5 +1,6 @@
 // orthant generate: generates text with the model of a run, a checkpoint or a Hugging Face directory.
 #include "app/commands.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -98,12 +99,19 @@ int generate(const GenerateArguments& arguments) {
   const Transformer model(architecture, weights, fused_primitives(core), {});
   const int64_t positions = architecture.max_position_embeddings;
   TextStream shown;
+  const Clock::time_point start = Clock::now();
   const GeneratedText made =
       generate_text(advance_text(positions, [&](const Microbatch& batch) { return model.logits(batch); }), positions,
-                    *tokenizer, arguments.prompt, arguments.max_new_tokens,
-                    {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)},
+                    *tokenizer, arguments.prompt, {arguments.max_new_tokens, arguments.stops},
+                    {.temperature = arguments.temperature,
+                     .top_k = arguments.top_k,
+                     .top_p = arguments.top_p,
+                     .seed = static_cast<uint64_t>(arguments.seed)},
                     [&](const std::string& text) { shown.show(arguments.prompt + text); });
   shown.end(arguments.prompt + made.text + "\n");
+  const double seconds = seconds_since(start);
+  fmt::print(stderr, "{} in {}: {:.1f} tokens/s\n", counted(made.tokens, "token"), format_seconds(seconds),
+             static_cast<double>(made.tokens) / seconds);
   if (made.out_of_positions) {
     fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
                positions);

@@ -8,7 +8,7 @@
 
 namespace orthant {
 
-/// What the lines of files are: text, or JSON objects (JSONL), each with a document as the text of one key.
+/// Files hold text, or one JSON object per line (JSONL), each with a document as the text of a key.
 struct TextFormat {
   bool jsonl = false;
   std::string key = "text";

@@ -56,9 +56,13 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
   std::vector<int64_t> order(static_cast<size_t>(logits_V.numel()));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return p[a] > p[b]; });
+  if (sampling.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(sampling.top_k)));
+  double most = 0;
+  for (const int64_t token : order) most += p[token];
+  const double wanted = sampling.top_k > 0 ? sampling.top_p * most : sampling.top_p;
   double mass = 0;
   size_t kept = 0;
-  while (kept < order.size() && (kept == 0 || mass < sampling.top_p)) mass += p[order[kept++]];
+  while (kept < order.size() && (kept == 0 || mass < wanted)) mass += p[order[kept++]];
   const auto words = philox_block(sampling.seed, stream_of("sample"), static_cast<uint64_t>(index));
   double u = (static_cast<double>(words[0]) * 4294967296.0 + words[1]) / 18446744073709551616.0 * mass;
   for (size_t i = 0; i + 1 < kept; ++i) {
@@ -69,7 +73,8 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
 }
 
 Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
-                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text) {
+                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
+                          const std::function<bool(std::span<const int64_t> made)>& goes_on) {
   Generated made;
   auto& tokens = made.tokens;
   auto length = static_cast<int64_t>(prompt.size());
@@ -84,6 +89,7 @@ Generated generate_tokens(const Advance& advance, int64_t positions, std::span<c
     const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(tokens.size()));
     if (token == end_of_text) break;
     tokens.push_back(token);
+    if (goes_on && !goes_on(tokens)) break;
     next = {token};
     ++length;
   }

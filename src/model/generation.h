@@ -13,7 +13,9 @@ namespace orthant {
 
 struct Sampling {
   double temperature = 0.8;  // 0: always the most probable token
-  // Sample from the smallest set of most probable tokens with at least this mass (Holtzman et al. 2020).
+  int64_t top_k = 0;  // sample from this number of most probable tokens; 0 = all
+  // Of these, sample from the smallest set of most probable tokens with at least this share of their mass (Holtzman et
+  // al. 2020).
   double top_p = 0.95;
   uint64_t seed = 1234;
   int64_t vocabulary = 0;    // sample only ids below it, as the model may have more than the tokenizer; 0 = all
@@ -34,9 +36,11 @@ using Advance = std::function<at::Tensor(std::span<const int64_t> tokens)>;
 /// [1,V] of the token with a label in a microbatch of one sequence. The model's attention must be cached_attention().
 Advance advance_text(int64_t positions, std::function<at::Tensor(const Microbatch& batch)> logits);
 
-/// Continues the prompt by at most max_new_tokens, until end_of_text or the last position. The prompt must have at
-/// least one token and at most `positions` (ConfigError).
+/// Continues the prompt by at most max_new_tokens, until end_of_text, the last position, or a call of `goes_on` that
+/// returns false. That is called after each new token with the tokens made so far. The prompt must have at least one
+/// token and at most `positions` (ConfigError).
 Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
-                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text);
+                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
+                          const std::function<bool(std::span<const int64_t> made)>& goes_on = {});
 
 }  // namespace orthant

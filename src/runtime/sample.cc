@@ -50,30 +50,46 @@ std::string in_brackets(const std::string& word) {
   return fmt::format("{}[{}]{}", word.substr(0, at), inner, word.substr(at + inner.size()));
 }
 
+// The offset of the first stop in the text; at least its size if there is none.
+size_t find_stop(const std::string& text, const std::vector<std::string>& stops) {
+  size_t first = std::string::npos;
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+// Bytes at the end of the text with which a stop begins.
+size_t open_stop_bytes(const std::string& text, const std::vector<std::string>& stops) {
+  size_t open = 0;
+  for (const std::string& stop : stops) {
+    for (size_t bytes = std::min(stop.size() - 1, text.size()); bytes > open; --bytes) {
+      if (text.ends_with(std::string_view(stop).substr(0, bytes))) open = bytes;
+    }
+  }
+  return open;
+}
+
 }  // namespace
 
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
+                            const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
                             const std::function<void(const std::string& text)>& on_text) {
   const auto ids = tokenizer.encode(prompt);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens
-  const auto text_of = [&](const std::vector<int64_t>& made) {
-    return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
+  std::string text;
+  const auto goes_on = [&](std::span<const int64_t> made) {
+    text = tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
+    const size_t stop = find_stop(text, limits.stops);
+    const bool is_stopped = stop < text.size();
+    if (is_stopped) text.resize(stop);
+    if (on_text) on_text(text.substr(0, text.size() - open_stop_bytes(text, limits.stops)));
+    return !is_stopped;
   };
-  std::vector<int64_t> so_far;  // after the prompt, which is the first call's tokens
-  bool has_prompt = false;
-  const Advance report_and_advance = [&](std::span<const int64_t> next) {
-    if (has_prompt) so_far.insert(so_far.end(), next.begin(), next.end());
-    if (has_prompt && on_text) on_text(text_of(so_far));
-    has_prompt = true;
-    return advance(next);
-  };
-  const auto made =
-      generate_tokens(report_and_advance, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
-  return {text_of(made.tokens), made.out_of_positions};
+  const auto made = generate_tokens(advance, positions, tokens, limits.max_new_tokens, drawn, tokenizer.end_of_text(),
+                                    goes_on);
+  return {text, static_cast<int64_t>(made.tokens.size()), made.out_of_positions};
 }
 
 std::string sample_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
@@ -86,7 +102,7 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
   const Plan generation = make_generation_plan(plan);
   Inference inference(generation, primitives_of(generation, cached_attention(), comm), session, comm);
   const Advance next = advance_text(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
-  return opening + generate_text(next, positions, *data.tokenizer, opening, kNewTokens,
+  return opening + generate_text(next, positions, *data.tokenizer, opening, {.max_new_tokens = kNewTokens},
                                  {.temperature = 0.7, .top_p = 0.9,
                                   .seed = static_cast<uint64_t>(plan.config.training.seed)})
                        .text;

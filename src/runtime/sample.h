@@ -9,18 +9,26 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace orthant {
 
 struct GeneratedText {
   std::string text;
+  int64_t tokens = 0;
   bool out_of_positions = false;  // stopped because the model has no position left
 };
 
+struct GenerationLimits {
+  int64_t max_new_tokens = 200;
+  std::vector<std::string> stops = {};  // the text ends before the first of these; none may be empty
+};
+
 /// Continues the prompt with a model of `positions` positions; returns only the continuation. `on_text` is called
-/// after each new token with the continuation so far, which may end inside a UTF-8 character.
+/// after each new token with the continuation so far, without an end that may become a stop. It may end inside a UTF-8
+/// character.
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
+                            const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
                             const std::function<void(const std::string& text)>& on_text = {});
 
 /// A prompt from a held-out document (at most half of the context) and the model's continuation. The replica leaders

@@ -23,7 +23,7 @@ struct TrainingData {
   std::string opening;  // start of the first held-out (else training) document: a prompt for samples
 };
 
-/// What the lines of the files of data.path are, by data.format and data.text_key.
+/// The format of the files of data.path, by data.format and data.text_key.
 TextFormat text_format(const Config& config);
 
 /// Opens the corpus, and tokenizes it if that has not been done. Work files go to DUMP/data. Throws ConfigError or

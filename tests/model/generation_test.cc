@@ -182,6 +182,24 @@ TEST(SampleToken, IdsBeyondTheTokenizerAreNeverDrawn) {
   EXPECT_GT(counts[0], 500);
 }
 
+// Of the K most likely tokens, top_p keeps its share of their probability, not of that of all tokens.
+TEST(SampleToken, TopKComesBeforeTopP) {
+  const at::Tensor logits = logits_of({0.3, 0.1, 0.4, 0.2});
+  const auto drawn = [&](int64_t k, double p) {
+    std::vector<int> tokens;
+    const auto counts = counts_of(logits, {.temperature = 1, .top_k = k, .top_p = p}, 2000);
+    for (int token = 0; token < 4; ++token) {
+      if (counts[static_cast<size_t>(token)] > 0) tokens.push_back(token);
+    }
+    return tokens;
+  };
+  EXPECT_EQ(drawn(1, 1), (std::vector<int>{2}));
+  EXPECT_EQ(drawn(2, 1), (std::vector<int>{0, 2}));
+  EXPECT_EQ(drawn(2, 0.5), (std::vector<int>{2}));  // 0.4 of 0.7 is more than half
+  EXPECT_EQ(drawn(0, 0.5), (std::vector<int>{0, 2}));
+  EXPECT_EQ(drawn(9, 1), (std::vector<int>{0, 1, 2, 3}));
+}
+
 // The text is a function of the seed. It ends at the end token, at the requested length or at the last position.
 TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());

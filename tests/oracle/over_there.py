@@ -26,7 +26,7 @@ intermediate_size = 96
 num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
-max_position_embeddings = 128
+max_position_embeddings = 256
 [data]
 path = ["{scratch}/text.txt"]
 [training]
@@ -48,9 +48,9 @@ freq = 0
 def same_text(build, folder, model):
     """Greedy decoding of both sides, each with its own cache, gives the same text."""
     prompt = "The red door number"
-    there = model.generate(torch.tensor([list(prompt.encode())]), max_new_tokens=40, do_sample=False)[0].tolist()
+    there = model.generate(torch.tensor([list(prompt.encode())]), max_new_tokens=200, do_sample=False)[0].tolist()
     there = bytes(token for token in there if token < 256)
-    here = subprocess.run([build / "orthant", "generate", folder, "--prompt", prompt, "--max-new-tokens", "40",
+    here = subprocess.run([build / "orthant", "generate", folder, "--prompt", prompt, "--max-new-tokens", "200",
                            "--temperature", "0"], check=True, capture_output=True, timeout=120).stdout
     assert here.rstrip(b"\n") == there.rstrip(b"\n"), f"ours {here!r}, theirs {there!r}"
     assert len(there) > len(prompt) + 5, there

@@ -104,5 +104,36 @@ TEST(PipelineSample, OfMaskedWordsIsOneRanks) {
                         filled_text, true);
 }
 
+// A model whose most likely text is given.
+Advance model_of(const std::string& text) {
+  return [text, made = size_t{0}](std::span<const int64_t>) mutable {
+    const at::Tensor logits = at::zeros({257});
+    logits[made < text.size() ? static_cast<uint8_t>(text[made]) : 256] = 1;
+    ++made;
+    return logits;
+  };
+}
+
+TEST(GenerateText, EndsBeforeTheFirstStop) {
+  const auto tokenizer = make_byte_tokenizer();
+  const auto generated = [&](const std::vector<std::string>& stops) {
+    std::string shown;
+    const GeneratedText made = generate_text(model_of("one STtwo STOP three ENDfour"), 1000, *tokenizer, "prompt",
+                                             {.max_new_tokens = 100, .stops = stops}, {.temperature = 0},
+                                             [&](const std::string& text) {
+                                               EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
+                                               shown = text;
+                                             });
+    EXPECT_TRUE(made.text.starts_with(shown));
+    return made;
+  };
+  EXPECT_EQ(generated({}).text, "one STtwo STOP three ENDfour");
+  EXPECT_EQ(generated({}).tokens, 28);
+  EXPECT_EQ(generated({"END", "STOP"}).text, "one STtwo ");
+  EXPECT_EQ(generated({"END", "STOP"}).tokens, 14);
+  EXPECT_EQ(generated({"TOP t", "three"}).text, "one STtwo S");
+  EXPECT_EQ(generated({"four!"}).text, "one STtwo STOP three ENDfour");  // "four" is held back until the text ends
+}
+
 }  // namespace
 }  // namespace orthant::sample_test
