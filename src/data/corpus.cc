@@ -64,6 +64,8 @@ class Batcher {
       : tokenizer_(tokenizer), writer_(writer), progress_(progress), total_(total) {}
 
   void add(std::string&& text, bool ends_document) {
+    begins_.push_back(begins_next_);
+    begins_next_ = ends_document;
     waiting_ += static_cast<int64_t>(text.size());
     texts_.push_back(std::move(text));
     ends_.push_back(ends_document);
@@ -74,13 +76,14 @@ class Batcher {
     const std::vector<std::string_view> views(texts_.begin(), texts_.end());
     std::vector<std::vector<int32_t>> tokens = tokenizer_.encode_many(views);
     for (size_t i = 0; i < tokens.size(); ++i) {
+      if (begins_[i]) tokens[i].insert(tokens[i].begin(), marks_.begin(), marks_.end());
       if (ends_[i]) tokens[i].push_back(tokenizer_.end_of_text());
       writer_.add_document(tokens[i]);
     }
     done_ += waiting_;
     waiting_ = 0;
     texts_.clear();
-    ends_.clear();
+    begins_.clear(), ends_.clear();
     if (progress_) progress_(std::min(done_, total_), total_);
   }
 
@@ -90,7 +93,9 @@ class Batcher {
   const TextProgress& progress_;
   int64_t total_, done_ = 0, waiting_ = 0;
   std::vector<std::string> texts_;
-  std::vector<bool> ends_;
+  std::vector<bool> begins_, ends_;  // whether a text begins, or ends, a document
+  bool begins_next_ = true;
+  const std::vector<int32_t> marks_ = tokenizer_.begin_marks();
 };
 
 /// The default sizes, or smaller ones for a text that would yield too few pieces.

@@ -95,6 +95,25 @@ Parts read_parts(const Json& json, const std::string& source) {
   return parts;
 }
 
+// Appends the ids that a "post_processor" puts before a text.
+void append_marks(const Json& json, const std::string& source, std::vector<int32_t>& marks, int depth = 0) {
+  const std::string type = text_or(json, "type", "", source);
+  if (type == "Sequence" && depth < 8) {
+    for (const Json& step : member(json, "processors", source)) append_marks(step, source, marks, depth + 1);
+  }
+  if (type != "TemplateProcessing") return;
+  for (const Json& part : member(json, "single", source)) {
+    const Json* mark = optional_member(part, "SpecialToken");
+    if (mark == nullptr) return;  // the text
+    const Json& known = member(json, "special_tokens", source);
+    const Json& entry = member(known, text_or(*mark, "id", "", source).c_str(), source);
+    for (const Json& id : member(entry, "ids", source)) {
+      if (!id.is_number_unsigned()) throw DataError(source + ": post_processor: ids must be numbers");
+      marks.push_back(id.get<int32_t>());
+    }
+  }
+}
+
 // Steps of a "decoder" that change the texts of tokens.
 struct Decoder {
   bool bytes = false;  // tokens such as <0x0A> are bytes
@@ -163,6 +182,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
       surfaces_[id] = token.special ? "" : token.text;
     }
     end_of_text_ = find_end_of_text();
+    append_marks(member_or_null(json, "post_processor"), path.string(), begin_marks_);
+    for (const int32_t mark : begin_marks_) surface(mark);  // refuses ids outside the vocabulary
     for (const char* name : kCompanions) {
       if (const fs::path companion = path.parent_path() / name; fs::is_regular_file(companion)) {
         companions_.emplace_back(name, read_file(companion));
@@ -189,6 +210,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   int32_t token_bytes(int32_t token) const override { return static_cast<int32_t>(surface(token).size()); }
   int32_t vocab_size() const override { return static_cast<int32_t>(surfaces_.size()); }
   int32_t end_of_text() const override { return end_of_text_; }
+  std::vector<int32_t> begin_marks() const override { return begin_marks_; }
   std::string name() const override {
     return fmt::format("Hugging Face {}, {}", parts_.model->name(), path_.filename().string());
   }
@@ -268,6 +290,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::vector<std::string> surfaces_;
   std::vector<std::pair<std::string, std::string>> companions_;  // name and bytes
   int32_t end_of_text_ = 0;
+  std::vector<int32_t> begin_marks_;
   mutable std::mutex caches_in_use_;
   mutable std::vector<PieceCache> caches_;  // by core
 };

@@ -32,6 +32,8 @@ class Tokenizer {
 
   virtual int32_t vocab_size() const = 0;
   virtual int32_t end_of_text() const = 0;
+  /// Ids with which each document begins, and a prompt too, such as a begin mark; empty if there are none.
+  virtual std::vector<int32_t> begin_marks() const { return {}; }
   /// Display name: "byte", or "sentencepiece bpe, jargon.model".
   virtual std::string name() const = 0;
   /// Equal for tokenizers that give equal ids; a part of the cache key of tokenized files.

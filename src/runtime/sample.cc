@@ -73,8 +73,9 @@ size_t open_stop_bytes(const std::string& text, const std::vector<std::string>& 
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
                             const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
                             const std::function<void(const std::string& text)>& on_text) {
-  const auto ids = tokenizer.encode(prompt);
-  std::vector<int64_t> tokens(ids.begin(), ids.end());
+  const auto ids = tokenizer.encode(prompt), marks = tokenizer.begin_marks();
+  std::vector<int64_t> tokens(marks.begin(), marks.end());
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens

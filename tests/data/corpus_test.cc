@@ -163,5 +163,36 @@ TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), tokenizer->end_of_text()), 1);
 }
 
+// A document of text that is cut into pieces begins once and ends once.
+TEST(TokenizeFiles, MarksTheBeginningAndTheEndOfDocuments) {
+  TempFolder folder;
+  const auto tokenizer = load_tokenizer(
+      folder.write("tokenizer.json",
+                   R"({"added_tokens": [{"id": 0, "content": "<b>", "special": true, "normalized": false},
+                                        {"id": 1, "content": "</s>", "special": true, "normalized": false}],
+                       "post_processor": {"type": "TemplateProcessing",
+                                          "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
+                                          "special_tokens": {"<b>": {"ids": [0]}}},
+                       "model": {"type": "BPE", "vocab": {"a": 2, "b": 3, "\n": 4}, "merges": []}})"),
+      "", {});
+  const auto tokens_of = [&](const std::string& name, const std::string& text, const TextFormat& format) {
+    const std::vector<std::string> files = {folder.write(name, text)};
+    IndexedDatasetWriter writer(folder / "out", tokenizer->vocab_size());
+    const TokenizedText tokenized = tokenize_files(files, format, *tokenizer, writer);
+    writer.finish();
+    return std::pair(all_tokens(IndexedDataset::open(folder / "out", tokenizer->vocab_size())), tokenized.pieces);
+  };
+  EXPECT_EQ(tokens_of("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"b\"}\n", {.jsonl = true}).first,
+            (std::vector<int32_t>{0, 2, 3, 1, 0, 3, 1}));
+  std::string text;
+  for (int line = 0; line < 1000; ++line) text += "abab\n\n";
+  const auto [tokens, pieces] = tokens_of("b.txt", text, {});
+  EXPECT_GT(pieces, 10);
+  EXPECT_EQ(tokens.size(), text.size() + 2);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 0), 1);
+  EXPECT_EQ(tokens.front(), 0);
+  EXPECT_EQ(tokens.back(), 1);
+}
+
 }  // namespace
 }  // namespace orthant::corpus_test

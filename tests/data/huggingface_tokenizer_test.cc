@@ -129,6 +129,20 @@ TEST(HuggingFaceTokenizer, FindsItsEndOfText) {
   EXPECT_NE(message_of<DataError>(end_of_text).find("has id 900, but"), std::string::npos);
 }
 
+TEST(HuggingFaceTokenizer, HasTheMarksOfABegin) {
+  EXPECT_EQ(load(byte_level())->begin_marks(), Ids{});
+  Json json = byte_level();
+  json["post_processor"] = Json::parse(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {
+      "type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<b>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "<e>", "type_id": 0}}],
+      "special_tokens": {"<b>": {"id": "<b>", "ids": [260], "tokens": ["<tool>"]},
+                         "<e>": {"id": "<e>", "ids": [259], "tokens": ["<|endoftext|>"]}}}]})");
+  EXPECT_EQ(load(json)->begin_marks(), Ids{260});
+  json["post_processor"]["processors"][1]["special_tokens"]["<b>"]["ids"] = {261};
+  EXPECT_NE(message_of<DataError>([&] { load(json); }).find("token 261 is outside the vocabulary"), std::string::npos);
+}
+
 TEST(HuggingFaceTokenizer, IsSavedWithTheFilesBesideIt) {
   const TempFolder folder, saved;
   Json json = byte_level();
