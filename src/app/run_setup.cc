@@ -59,6 +59,18 @@ void load_model_sizes(Config& config, const std::string& path) {
   }
 }
 
+// Takes the tokenizer of the model's directory, unless the run file or the command line names one.
+void default_tokenizer(Config& config, const std::string& directory) {
+  if (is_given(config, "data.tokenizer")) return;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const fs::path path = fs::path(directory) / name;
+    if (!fs::is_regular_file(path)) continue;
+    config.data.tokenizer = path.string();
+    config.origins["data.tokenizer"] = "default with model.from";
+    return;
+  }
+}
+
 std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }
 
 // How to resume the run in `folder` if it stopped before its last step; empty otherwise, or if that is unknown.
@@ -83,7 +95,10 @@ Config load_run(const RunFileArguments& arguments, int launched, bool only_plans
     config.origins["run.ranks"] = "launcher";
   }
   check_model_from(config);
-  if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
+  if (!config.model.from.empty()) {
+    load_model_sizes(config, config.model.from);
+    default_tokenizer(config, config.model.from);
+  }
   check_with_advice(config, {.only_plans = only_plans,
                              .no_cuda = config.run.device == "cuda" && !only_plans ? cuda_problem() : "",
                              .nccl = has_nccl(),

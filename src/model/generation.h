@@ -14,8 +14,8 @@ namespace orthant {
 struct Sampling {
   double temperature = 0.8;  // 0: always the most probable token
   int64_t top_k = 0;  // sample from this number of most probable tokens; 0 = all
-  // Of these, sample from the smallest set of most probable tokens with at least this share of their mass (Holtzman et
-  // al. 2020).
+  // Sample from the smallest set of most probable tokens with at least this share of the mass of top_k (Holtzman et al.
+  // 2020).
   double top_p = 0.95;
   uint64_t seed = 1234;
   int64_t vocabulary = 0;    // sample only ids below it, as the model may have more than the tokenizer; 0 = all

@@ -182,7 +182,7 @@ TEST(SampleToken, IdsBeyondTheTokenizerAreNeverDrawn) {
   EXPECT_GT(counts[0], 500);
 }
 
-// Of the K most likely tokens, top_p keeps its share of their probability, not of that of all tokens.
+// Top-p is a share of the probability of the K most likely tokens, not of that of all tokens.
 TEST(SampleToken, TopKComesBeforeTopP) {
   const at::Tensor logits = logits_of({0.3, 0.1, 0.4, 0.2});
   const auto drawn = [&](int64_t k, double p) {
