@@ -15,6 +15,7 @@
 #include "app/scratch_folder.h"
 #include "app/streams.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "calibrate/measure_kernels.h"

@@ -17,13 +17,14 @@
 
 #include "app/commands.h"
 #include "app/machine_speed.h"
+#include "base/cores.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/shared_memory.h"
+#include "comm/transport.h"
 #include "launch/launch.h"
 #include "launch/spawn.h"
 #include "runtime/machine_memory.h"
-#include "comm/shared_memory.h"
-#include "comm/transport.h"
 
 namespace orthant {
 namespace {

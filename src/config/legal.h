@@ -1,4 +1,4 @@
-// Short names for the laws of keys, for the table of keys.
+// Short names for the laws of the table of keys, and the laws of texts with a form of their own.
 #pragma once
 
 #include <charconv>
@@ -26,7 +26,9 @@ inline Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::st
 }
 
 inline bool is_tokenizer(std::string_view text) {
-  if (text.ends_with(".model") || text.ends_with(".json")) return text.size() > 6;
+  for (const std::string_view ending : {".model", ".json"}) {
+    if (text.ends_with(ending)) return text.size() > ending.size();
+  }
   if (!text.starts_with("train:")) return false;
   int size = 0;
   const auto [end, error] = std::from_chars(text.data() + 6, text.data() + text.size(), size);

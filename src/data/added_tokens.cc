@@ -14,14 +14,24 @@ namespace {
 
 // Length of the spaces at the start, or at the end, of a text.
 size_t spaces_at_start(std::string_view text) {
-  static const Pattern spaces("^\\s+", "added_tokens");
-  const std::vector<TextRange> found = spaces.find_all(text);
-  return found.empty() ? 0 : found[0].end;
+  static const Pattern space("\\s", "added_tokens");
+  size_t end = 0;
+  for (size_t length = utf8_length(text); length > 0; length = utf8_length(text.substr(end))) {
+    if (space.find_all(text.substr(end, length)).empty()) break;
+    end += length;
+  }
+  return end;
 }
 size_t spaces_at_end(std::string_view text) {
-  static const Pattern spaces("\\s+$(?![\\r\\n])", "added_tokens");
-  const std::vector<TextRange> found = spaces.find_all(text);
-  return found.empty() || found.back().end != text.size() ? 0 : text.size() - found.back().begin;
+  static const Pattern space("\\s", "added_tokens");
+  size_t begin = text.size();
+  for (size_t length = 1; length <= std::min<size_t>(4, begin); ++length) {
+    const std::string_view last = text.substr(begin - length, length);
+    if (utf8_length(last) != length) continue;
+    if (space.find_all(last).empty()) break;
+    begin -= length, length = 0;
+  }
+  return text.size() - begin;
 }
 
 // True if the text begins, or ends, with a character of a word.
@@ -45,13 +55,12 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& list, const std:
   if (list.is_null()) return tokens;
   for (const nlohmann::json& entry : list) {
     AddedToken token{.text = text_or(entry, "content", "", source),
-                     .special = flag(entry, "special", false, source),
-                     .normalized = flag(entry, "normalized", true, source),
-                     .whole_words = flag(entry, "single_word", false, source),
-                     .takes_left_spaces = flag(entry, "lstrip", false, source),
-                     .takes_right_spaces = flag(entry, "rstrip", false, source)};
+                     .special = bool_or(entry, "special", false, source),
+                     .normalized = bool_or(entry, "normalized", true, source),
+                     .whole_words = bool_or(entry, "single_word", false, source),
+                     .takes_left_spaces = bool_or(entry, "lstrip", false, source),
+                     .takes_right_spaces = bool_or(entry, "rstrip", false, source)};
     const nlohmann::json& id = member(entry, "id", source);
-    constexpr uint64_t kMostTokens = uint64_t{1} << 28;
     if (token.text.empty() || !id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
       throw DataError(fmt::format("{}: added token {} needs a content and an id from 0 to {}", source, tokens.size(),
                                   kMostTokens - 1));

@@ -15,7 +15,7 @@ namespace orthant {
 struct AddedToken {
   std::string text;
   int32_t id = 0;
-  bool special = false;      // marks a place, and stands for no text
+  bool special = false;      // decodes to no text, such as <|endoftext|>
   bool normalized = false;   // found in normalized text, else in the text as it is
   bool whole_words = false;  // not found inside a word
   bool takes_left_spaces = false, takes_right_spaces = false;
@@ -30,11 +30,12 @@ struct TextSection {
   int32_t token = -1;  // -1: the section is text
 };
 
-/// Finds added tokens in text. Of several that begin at one place, the longest counts.
+/// Finds these added tokens in text, whatever their `normalized` says. If several begin at the same byte, the longest
+/// is found.
 class AddedTokenFinder {
  public:
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
-  /// Sections of the text in order; none is empty text.
+  /// Sections of the text in order; none is empty text. The section of a token includes the spaces that it takes.
   std::vector<TextSection> find(std::string_view text) const;
 
  private:

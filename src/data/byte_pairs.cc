@@ -18,6 +18,10 @@ uint64_t pair_of(int32_t left, int32_t right) {
 // Above this number of tokens, a queue of merges is faster than looking at all neighbors for each merge.
 constexpr size_t kFewTokens = 48;
 
+struct Symbol {
+  int32_t token = 0, before = 0, after = 0;  // `before` and `after`: indices of neighbors, -1 at the ends
+};
+
 }  // namespace
 
 size_t BytePairs::MixedBits::operator()(uint64_t pair) const { return mix64(pair); }
@@ -96,14 +100,14 @@ void BytePairs::encode(std::string_view piece, std::vector<int32_t>& ids) const 
     }
   }
   std::vector<int32_t> tokens = initial_tokens(piece);
-  tokens.size() <= kFewTokens ? merge_few(*this, tokens) : merge_many(tokens);
+  tokens.size() <= kFewTokens ? merge_few(tokens) : merge_many(tokens);
   ids.insert(ids.end(), tokens.begin(), tokens.end());
 }
 
 // Merges the pair of neighbors with the lowest rank, the leftmost of equal ones, until no pair has a merge.
-void BytePairs::merge_few(const BytePairs& pairs, std::vector<int32_t>& tokens) {
+void BytePairs::merge_few(std::vector<int32_t>& tokens) const {
   std::array<const Merge*, kFewTokens> merges;  // of a token and the next one
-  for (size_t at = 0; at + 1 < tokens.size(); ++at) merges[at] = pairs.find_merge(tokens[at], tokens[at + 1]);
+  for (size_t at = 0; at + 1 < tokens.size(); ++at) merges[at] = find_merge(tokens[at], tokens[at + 1]);
   while (tokens.size() > 1) {
     const size_t pairs_left = tokens.size() - 1;
     size_t best = pairs_left;
@@ -116,8 +120,8 @@ void BytePairs::merge_few(const BytePairs& pairs, std::vector<int32_t>& tokens) 
     std::copy(merges.begin() + static_cast<std::ptrdiff_t>(best) + 1,
               merges.begin() + static_cast<std::ptrdiff_t>(pairs_left),
               merges.begin() + static_cast<std::ptrdiff_t>(best));
-    if (best > 0) merges[best - 1] = pairs.find_merge(tokens[best - 1], tokens[best]);
-    if (best + 1 < tokens.size()) merges[best] = pairs.find_merge(tokens[best], tokens[best + 1]);
+    if (best > 0) merges[best - 1] = find_merge(tokens[best - 1], tokens[best]);
+    if (best + 1 < tokens.size()) merges[best] = find_merge(tokens[best], tokens[best + 1]);
   }
 }
 

@@ -29,6 +29,7 @@ class BytePairs final : public TokenModel {
   BytePairs(std::vector<std::string> texts, const std::vector<std::pair<std::string, std::string>>& merges,
             const Options& options, const std::string& source);
 
+  BytePairs(const BytePairs&) = delete;
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override;
   const std::vector<std::string>& texts() const override { return texts_; }
   bool loses_unknown_text() const override;
@@ -41,13 +42,10 @@ class BytePairs final : public TokenModel {
   struct MixedBits {
     size_t operator()(uint64_t pair) const;
   };
-  struct Symbol {
-    int32_t token = 0, before = 0, after = 0;  // `before` and `after`: indices of neighbors, -1 at the ends
-  };
   const Merge* find_merge(int32_t left, int32_t right) const;
   std::vector<int32_t> initial_tokens(std::string_view piece) const;
   void append_unknown(std::string_view character, bool after_unknown, std::vector<int32_t>& tokens) const;
-  static void merge_few(const BytePairs& pairs, std::vector<int32_t>& tokens);
+  void merge_few(std::vector<int32_t>& tokens) const;
   void merge_many(std::vector<int32_t>& tokens) const;
 
   const Options options_;

@@ -1,4 +1,4 @@
-// A set of texts, by which a longer text is searched for those that begin at a place.
+// A trie over bytes: finds all texts of a set that are prefixes of a given text.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace orthant {
 
-/// Maps texts to numbers. All texts that begin at one place are found in one pass over the bytes from there.
+/// Maps texts to numbers.
 class ByteTrie {
  public:
-  /// The pairs may be in any order; of equal texts, one number is kept. Empty texts are left out.
+  /// The pairs may be in any order; of equal texts, the largest number is kept. Empty texts are left out.
   explicit ByteTrie(std::vector<std::pair<std::string_view, int32_t>> texts = {});
 
   /// Calls found(length, number) for each text of the set with which `text` begins, the shortest first.

@@ -64,8 +64,6 @@ class Batcher {
       : tokenizer_(tokenizer), writer_(writer), progress_(progress), total_(total) {}
 
   void add(std::string&& text, bool ends_document) {
-    begins_.push_back(begins_next_);
-    begins_next_ = ends_document;
     waiting_ += static_cast<int64_t>(text.size());
     texts_.push_back(std::move(text));
     ends_.push_back(ends_document);
@@ -76,14 +74,15 @@ class Batcher {
     const std::vector<std::string_view> views(texts_.begin(), texts_.end());
     std::vector<std::vector<int32_t>> tokens = tokenizer_.encode_many(views);
     for (size_t i = 0; i < tokens.size(); ++i) {
-      if (begins_[i]) tokens[i].insert(tokens[i].begin(), marks_.begin(), marks_.end());
+      if (begins_next_) tokens[i].insert(tokens[i].begin(), begin_tokens_.begin(), begin_tokens_.end());
+      begins_next_ = ends_[i];
       if (ends_[i]) tokens[i].push_back(tokenizer_.end_of_text());
       writer_.add_document(tokens[i]);
     }
     done_ += waiting_;
     waiting_ = 0;
     texts_.clear();
-    begins_.clear(), ends_.clear();
+    ends_.clear();
     if (progress_) progress_(std::min(done_, total_), total_);
   }
 
@@ -93,9 +92,9 @@ class Batcher {
   const TextProgress& progress_;
   int64_t total_, done_ = 0, waiting_ = 0;
   std::vector<std::string> texts_;
-  std::vector<bool> begins_, ends_;  // whether a text begins, or ends, a document
-  bool begins_next_ = true;
-  const std::vector<int32_t> marks_ = tokenizer_.begin_marks();
+  std::vector<bool> ends_;   // whether a text ends a document
+  bool begins_next_ = true;  // the next text begins one
+  const std::vector<int32_t> begin_tokens_ = tokenizer_.begin_tokens();
 };
 
 /// The default sizes, or smaller ones for a text that would yield too few pieces.
@@ -128,25 +127,9 @@ TokenizedText tokenize_scanned(std::span<const TextFile> files, const Tokenizer&
   return tokenized;
 }
 
-// Throws ConfigError for JSONL that would be read as text: its braces and keys are not what a model should learn.
-void require_format(const std::string& path, const TextFormat& format) {
-  std::string_view name = path;
-  for (const std::string_view ending : {".gz", ".zst"}) {
-    if (name.ends_with(ending)) name.remove_suffix(ending.size());
-  }
-  if (format.jsonl || !name.ends_with(".jsonl")) return;
-  throw ConfigError(
-      fmt::format("{} holds JSON objects by its name, but data.format = \"text\"; set data.format to "
-                  "\"jsonl\" (with orthant tokenize: --format jsonl), or rename it to train on it as text",
-                  path));
-}
-
 std::vector<TextFile> scan_all(std::span<const std::string> paths, const TextFormat& format) {
   std::vector<TextFile> files;
-  for (const std::string& path : paths) {
-    require_format(path, format);
-    files.push_back(scan_text(path, format));
-  }
+  for (const std::string& path : paths) files.push_back(scan_text(path, format));
   return files;
 }
 

@@ -1,4 +1,4 @@
-// Turns the files of the configuration (text, globs, gzip, or a Megatron PREFIX) into documents of tokens for training
+// Turns the files of the configuration (text, JSONL, or a Megatron PREFIX) into documents of tokens for training
 // and validation. Text is tokenized once and cached in a work folder, under a name derived from content and tokenizer.
 #pragma once
 

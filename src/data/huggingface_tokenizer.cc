@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -14,14 +13,16 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "base/cores.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "data/added_tokens.h"
 #include "data/byte_characters.h"
+#include "data/decoder.h"
+#include "data/huggingface.h"
 #include "data/json_fields.h"
 #include "data/normalizer.h"
-#include "data/parallel.h"
 #include "data/pre_tokenizer.h"
 #include "data/token_model.h"
 
@@ -31,7 +32,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::string_view kSpaceMark = "\u2581";
 // Files that transformers reads together with tokenizer.json. A copy of the tokenizer includes them.
 constexpr std::array kCompanions = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
 
@@ -73,105 +73,68 @@ class PieceCache {
   std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> known_;
 };
 
-struct Parts {
+struct Components {
   std::vector<AddedToken> added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<TokenModel> model;
 };
 
-const Json& member_or_null(const Json& object, const char* name) {
-  static const Json null;
-  const Json* found = optional_member(object, name);
-  return found == nullptr ? null : *found;
-}
-
-Parts read_parts(const Json& json, const std::string& source) {
-  Parts parts{.added = read_added_tokens(member_or_null(json, "added_tokens"), source),
-              .normalizer = Normalizer(member_or_null(json, "normalizer"), source),
-              .pre_tokenizer = PreTokenizer(member_or_null(json, "pre_tokenizer"), source),
-              .model = nullptr};
+Components read_components(const Json& json, const std::string& source) {
+  Components parts{.added = read_added_tokens(member_or_null(json, "added_tokens"), source),
+                   .normalizer = Normalizer(member_or_null(json, "normalizer"), source),
+                   .pre_tokenizer = PreTokenizer(member_or_null(json, "pre_tokenizer"), source),
+                   .model = nullptr};
   parts.model = make_token_model(member(json, "model", source), parts.pre_tokenizer.is_byte_level(), source);
   return parts;
 }
 
-// Appends the ids that a "post_processor" puts before a text.
-void append_marks(const Json& json, const std::string& source, std::vector<int32_t>& marks, int depth = 0) {
-  const std::string type = text_or(json, "type", "", source);
-  if (type == "Sequence" && depth < 8) {
-    for (const Json& step : member(json, "processors", source)) append_marks(step, source, marks, depth + 1);
+int32_t id_member(const Json& id, const std::string& source) {
+  if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
+    throw DataError(fmt::format("{}: post_processor: an id must be a number from 0 to {}, and is {}", source,
+                                kMostTokens - 1, id.dump()));
   }
-  if (type != "TemplateProcessing") return;
-  for (const Json& part : member(json, "single", source)) {
-    const Json* mark = optional_member(part, "SpecialToken");
-    if (mark == nullptr) return;  // the text
-    const Json& known = member(json, "special_tokens", source);
-    const Json& entry = member(known, text_or(*mark, "id", "", source).c_str(), source);
-    for (const Json& id : member(entry, "ids", source)) {
-      if (!id.is_number_unsigned()) throw DataError(source + ": post_processor: ids must be numbers");
-      marks.push_back(id.get<int32_t>());
+  return id.get<int32_t>();
+}
+
+// Appends the ids of tokens that a "post_processor" puts before a text.
+void append_begin_tokens(const Json& json, const std::string& source, std::vector<int32_t>& tokens) {
+  if (json.is_null()) return;
+  const std::string type = text_or(json, "type", "", source);
+  if (type == "Sequence") {
+    for (const Json& step : member(json, "processors", source)) append_begin_tokens(step, source, tokens);
+  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+    const Json& first = member(json, "cls", source);  // ["<s>", 0]
+    if (!first.is_array() || first.size() != 2) throw DataError(source + ": post_processor: cls must be [text, id]");
+    tokens.push_back(id_member(first[1], source));
+  } else if (type == "TemplateProcessing") {
+    for (const Json& part : member(json, "single", source)) {
+      const Json* token = optional_member(part, "SpecialToken");
+      if (token == nullptr) return;  // the text
+      const Json& known = member(json, "special_tokens", source);
+      const Json& entry = member(known, text_or(*token, "id", "", source).c_str(), source);
+      for (const Json& id : member(entry, "ids", source)) tokens.push_back(id_member(id, source));
     }
+  } else if (type != "ByteLevel") {
+    throw DataError(
+        fmt::format("{}: the post-processor \"{}\" is not supported; Orthant reads Sequence, "
+                    "TemplateProcessing, RobertaProcessing, BertProcessing and ByteLevel",
+                    source, type));
   }
 }
 
-// Steps of a "decoder" that change the texts of tokens.
-struct Decoder {
-  bool bytes = false;  // tokens such as <0x0A> are bytes
-  std::vector<std::pair<std::string, std::string>> replacements;
-  bool drops_first_space = false;
-
-  Decoder(const Json& json, const std::string& source, int depth = 0) {
-    if (!json.is_null()) add(json, source, depth);
-  }
-  void add(const Json& json, const std::string& source, int depth) {
-    const std::string type = text_or(json, "type", "", source);
-    if (type == "Sequence" && depth < 8) {
-      for (const Json& step : member(json, "decoders", source)) add(step, source, depth + 1);
-    } else if (type == "ByteFallback") {
-      bytes = true;
-    } else if (type == "Replace") {
-      const std::string from = text_or(member(json, "pattern", source), "String", "", source);
-      if (from.empty()) throw DataError(source + ": a decoder's Replace must have a pattern {\"String\": \"...\"}");
-      replacements.emplace_back(from, text_or(json, "content", "", source));
-    } else if (type == "Metaspace") {
-      replacements.emplace_back(text_or(json, "replacement", std::string(kSpaceMark), source), " ");
-      const bool prefix = flag(json, "add_prefix_space", true, source);
-      drops_first_space |= text_or(json, "prepend_scheme", prefix ? "always" : "never", source) != "never";
-    } else if (type == "Strip") {
-      drops_first_space |= text_or(json, "content", "", source) == " ";
-    } else if (type != "ByteLevel" && type != "Fuse") {
-      throw DataError(fmt::format(
-          "{}: the decoder \"{}\" is not supported; Orthant reads Sequence, ByteLevel, ByteFallback, Replace, "
-          "Metaspace, Strip and Fuse",
-          source, type));
-    }
-  }
-  std::string surface(std::string text) const {
-    uint32_t byte = 0;
-    if (bytes && text.size() == 6 && std::sscanf(text.c_str(), "<0x%2X>", &byte) == 1 && text.back() == '>') {
-      return std::string(1, static_cast<char>(byte));
-    }
-    for (const auto& [from, to] : replacements) {
-      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-        text.replace(at, from.size(), to);
-      }
-    }
-    return text;
-  }
-};
-
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
-  HuggingFaceTokenizer(const fs::path& path, const std::string& bytes, const Json& json, Parts parts)
+  HuggingFaceTokenizer(const fs::path& path, const std::string& bytes, const Json& json, Components parts)
       : path_(path),
         bytes_(bytes),
-        parts_(std::move(parts)),
+        components_(std::move(parts)),
         decoder_(member_or_null(json, "decoder"), path.string()),
-        as_it_is_(chosen(parts_, false)),
-        normalized_(chosen(parts_, true)) {
-    surfaces_ = parts_.model->texts();
+        raw_finder_(make_finder(components_, false)),
+        normalized_finder_(make_finder(components_, true)) {
+    surfaces_ = components_.model->texts();
     for (std::string& text : surfaces_) text = decoder_.surface(std::move(text));
-    for (const AddedToken& token : parts_.added) {
+    for (const AddedToken& token : components_.added) {
       const auto id = static_cast<size_t>(token.id);
       constexpr size_t kMostGap = 1 << 20;
       if (id >= surfaces_.size() + kMostGap) {
@@ -182,8 +145,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
       surfaces_[id] = token.special ? "" : token.text;
     }
     end_of_text_ = find_end_of_text();
-    append_marks(member_or_null(json, "post_processor"), path.string(), begin_marks_);
-    for (const int32_t mark : begin_marks_) surface(mark);  // refuses ids outside the vocabulary
+    append_begin_tokens(member_or_null(json, "post_processor"), path.string(), begin_tokens_);
+    for (const int32_t mark : begin_tokens_) surface(mark);  // refuses ids outside the vocabulary
     for (const char* name : kCompanions) {
       if (const fs::path companion = path.parent_path() / name; fs::is_regular_file(companion)) {
         companions_.emplace_back(name, read_file(companion));
@@ -193,8 +156,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
     std::vector<std::vector<int32_t>> tokens(texts.size());
-    const std::lock_guard lock(caches_in_use_);
-    caches_.resize(static_cast<size_t>(usable_cores()));
+    const std::lock_guard lock(caches_mutex_);
+    caches_.resize(static_cast<size_t>(available_cores()));
     for_each_on_all_cores(texts.size(),
                           [&](size_t text, size_t core) { encode_text(texts[text], caches_[core], tokens[text]); });
     return tokens;
@@ -203,16 +166,16 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> tokens) const override {
     std::string text;
     for (const int32_t token : tokens) text += surface(token);
-    const bool drops = decoder_.drops_first_space && text.starts_with(' ');
+    const bool drops = decoder_.drops_first_space() && text.starts_with(' ');
     return drops ? text.substr(1) : text;
   }
 
   int32_t token_bytes(int32_t token) const override { return static_cast<int32_t>(surface(token).size()); }
   int32_t vocab_size() const override { return static_cast<int32_t>(surfaces_.size()); }
   int32_t end_of_text() const override { return end_of_text_; }
-  std::vector<int32_t> begin_marks() const override { return begin_marks_; }
+  std::vector<int32_t> begin_tokens() const override { return begin_tokens_; }
   std::string name() const override {
-    return fmt::format("Hugging Face {}, {}", parts_.model->name(), path_.filename().string());
+    return fmt::format("Hugging Face {}, {}", components_.model->name(), path_.filename().string());
   }
   uint64_t fingerprint() const override {
     Hasher hasher;
@@ -223,17 +186,13 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string caveat() const override;
 
   void save(const std::string& directory) const override {
-    write_file(fs::path(directory) / "tokenizer.json", bytes_);
+    save_tokenizer_json(directory, bytes_, text_of(end_of_text_));
     for (const auto& [name, bytes] : companions_) write_file(fs::path(directory) / name, bytes);
-    if (companions_.empty()) {
-      const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", text_of(end_of_text_)}};
-      write_file(fs::path(directory) / "tokenizer_config.json", config.dump() + "\n");
-    }
   }
 
  private:
   // The added tokens to find in text as it is, or in normalized text, where they are normalized too.
-  static AddedTokenFinder chosen(const Parts& parts, bool normalized) {
+  static AddedTokenFinder make_finder(const Components& parts, bool normalized) {
     std::vector<AddedToken> tokens;
     for (const AddedToken& token : parts.added) {
       if (token.normalized != normalized) continue;
@@ -252,29 +211,30 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
   void encode_text(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const {
-    for (const TextSection& section : as_it_is_.find(text)) {
+    for (const TextSection& section : raw_finder_.find(text)) {
       if (section.token >= 0) {
         ids.push_back(section.token);
         continue;
       }
       const bool at_start = section.text.data() == text.data();
       std::string changed;
-      if (parts_.normalizer.changes_text()) changed = parts_.normalizer.apply(section.text);
-      const std::string_view normalized = parts_.normalizer.changes_text() ? std::string_view(changed) : section.text;
-      for (const TextSection& part : normalized_.find(normalized)) {
+      if (components_.normalizer.changes_text()) changed = components_.normalizer.apply(section.text);
+      const std::string_view normalized =
+          components_.normalizer.changes_text() ? std::string_view(changed) : section.text;
+      for (const TextSection& part : normalized_finder_.find(normalized)) {
         if (part.token >= 0) {
           ids.push_back(part.token);
           continue;
         }
         const TextPieces pieces =
-            parts_.pre_tokenizer.split(part.text, at_start && part.text.data() == normalized.data());
-        for (const std::string_view piece : pieces.pieces) cache.encode(*parts_.model, piece, ids);
+            components_.pre_tokenizer.split(part.text, at_start && part.text.data() == normalized.data());
+        for (const std::string_view piece : pieces.pieces) cache.encode(*components_.model, piece, ids);
       }
     }
   }
 
   std::string text_of(int32_t token) const {
-    for (const AddedToken& added : parts_.added) {
+    for (const AddedToken& added : components_.added) {
       if (added.id == token) return added.text;
     }
     return surfaces_[static_cast<size_t>(token)];
@@ -284,19 +244,19 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   const fs::path path_;
   const std::string bytes_;
-  const Parts parts_;
+  const Components components_;
   const Decoder decoder_;
-  const AddedTokenFinder as_it_is_, normalized_;
+  const AddedTokenFinder raw_finder_, normalized_finder_;
   std::vector<std::string> surfaces_;
   std::vector<std::pair<std::string, std::string>> companions_;  // name and bytes
   int32_t end_of_text_ = 0;
-  std::vector<int32_t> begin_marks_;
-  mutable std::mutex caches_in_use_;
+  std::vector<int32_t> begin_tokens_;
+  mutable std::mutex caches_mutex_;
   mutable std::vector<PieceCache> caches_;  // by core
 };
 
 std::string HuggingFaceTokenizer::caveat() const {
-  const bool changes = parts_.normalizer.changes_text(), loses = parts_.model->loses_unknown_text();
+  const bool changes = components_.normalizer.changes_text(), loses = components_.model->loses_unknown_text();
   if (!changes && !loses) return "";
   return fmt::format("tokens may not reproduce the text exactly: the tokenizer {}{}{}",
                      changes ? "changes text before it is encoded (its normalizer)" : "",
@@ -304,13 +264,13 @@ std::string HuggingFaceTokenizer::caveat() const {
 }
 
 std::optional<int32_t> HuggingFaceTokenizer::id_of(const std::string& text) const {
-  for (const AddedToken& added : parts_.added) {
+  for (const AddedToken& added : components_.added) {
     if (added.text == text) return added.id;
   }
-  const std::string spelled = parts_.pre_tokenizer.is_byte_level() ? bytes_of_characters(text) : text;
-  const auto found = std::ranges::find(parts_.model->texts(), spelled);
-  if (found == parts_.model->texts().end() || spelled.empty()) return {};
-  return static_cast<int32_t>(found - parts_.model->texts().begin());
+  const std::string spelled = components_.pre_tokenizer.is_byte_level() ? bytes_of_characters(text) : text;
+  const auto found = std::ranges::find(components_.model->texts(), spelled);
+  if (found == components_.model->texts().end() || spelled.empty()) return {};
+  return static_cast<int32_t>(found - components_.model->texts().begin());
 }
 
 int32_t HuggingFaceTokenizer::find_end_of_text() const {
@@ -341,8 +301,10 @@ int32_t HuggingFaceTokenizer::find_end_of_text() const {
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
     if (const std::optional<int32_t> id = id_of(name)) return *id;
   }
-  throw ConfigError(fmt::format("{}: no end-of-text token: add tokenizer_config.json with \"eos_token\" to its folder",
-                                path_.string()));
+  throw ConfigError(
+      fmt::format("{}: a tokenizer must have an end-of-text token, which ends documents; add a tokenizer_config.json "
+                  "with \"eos_token\" to its folder",
+                  path_.string()));
 }
 
 }  // namespace
@@ -352,7 +314,7 @@ std::unique_ptr<Tokenizer> load_huggingface_tokenizer(const std::string& path) {
   const std::string bytes = read_file(path);
   const Json json = parse_sorted_json(bytes, path);
   if (!json.is_object()) throw DataError(path + ": expected an object, as in a tokenizer.json");
-  return std::make_unique<HuggingFaceTokenizer>(path, bytes, json, read_parts(json, path));
+  return std::make_unique<HuggingFaceTokenizer>(path, bytes, json, read_components(json, path));
 }
 
 }  // namespace orthant

@@ -14,22 +14,28 @@ const Json* optional_member(const Json& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+const Json& member_or_null(const Json& object, const char* name) {
+  static const Json null;
+  const Json* found = optional_member(object, name);
+  return found == nullptr ? null : *found;
+}
+
 const Json& member(const Json& object, const char* name, const std::string& source) {
   const Json* found = optional_member(object, name);
   if (found == nullptr) throw DataError(fmt::format("{}: \"{}\" is missing", source, name));
   return *found;
 }
 
-bool flag(const Json& object, const char* name, bool otherwise, const std::string& source) {
+bool bool_or(const Json& object, const char* name, bool fallback, const std::string& source) {
   const Json* found = optional_member(object, name);
-  if (found == nullptr) return otherwise;
+  if (found == nullptr) return fallback;
   if (!found->is_boolean()) throw DataError(fmt::format("{}: \"{}\" must be true or false", source, name));
   return found->get<bool>();
 }
 
-std::string text_or(const Json& object, const char* name, const std::string& otherwise, const std::string& source) {
+std::string text_or(const Json& object, const char* name, const std::string& fallback, const std::string& source) {
   const Json* found = optional_member(object, name);
-  if (found == nullptr) return otherwise;
+  if (found == nullptr) return fallback;
   if (!found->is_string()) throw DataError(fmt::format("{}: \"{}\" must be a text", source, name));
   return found->get<std::string>();
 }

@@ -10,6 +10,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kLaw =
+    "must be one JSON object, because data.format = \"jsonl\"; for plain text, set it to \"text\"";
+
 // Receives the events of the parser. Each returns true, so that parsing goes on.
 class TextOfKey final : public nlohmann::json_sax<Json> {
  public:
@@ -22,7 +25,7 @@ class TextOfKey final : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t, const string_t&) override { return other("a number"); }
   bool binary(binary_t&) override { return other("bytes"); }
   bool string(string_t& value) override {
-    if (depth_ == 0) refuse("must be a JSON object");
+    if (depth_ == 0) refuse(kLaw);
     if (std::exchange(is_wanted_, false)) text_ = std::move(value);
     return true;
   }
@@ -50,12 +53,12 @@ class TextOfKey final : public nlohmann::json_sax<Json> {
  private:
   [[noreturn]] void refuse(const std::string& what) const { throw DataError(source_ + " " + what); }
   bool other(const char* type) {
-    if (depth_ == 0) refuse("must be a JSON object");
+    if (depth_ == 0) refuse(kLaw);
     if (is_wanted_) refuse(fmt::format("the value of \"{}\" must be a text, and is {}", key_, type));
     return true;
   }
   bool enter(bool array) {
-    if (depth_ == 0 && array) refuse("must be a JSON object");
+    if (depth_ == 0 && array) refuse(kLaw);
     if (is_wanted_) other(array ? "an array" : "an object");
     ++depth_;
     return true;

@@ -1,4 +1,4 @@
-// Reads one text of a JSON object, without building the object.
+// Returns the string under one key of a JSON object, and skips the other members.
 #pragma once
 
 #include <string>

@@ -71,10 +71,10 @@ std::string strip(const std::string& text, bool left, bool right) {
 }  // namespace
 
 Normalizer::Normalizer(const Json& json, const std::string& source) {
-  if (!json.is_null()) add(json, source, 0);
+  if (!json.is_null()) add(json, source);
 }
 
-void Normalizer::add(const Json& json, const std::string& source, int depth) {
+void Normalizer::add(const Json& json, const std::string& source) {
   const std::string type = text_or(json, "type", "", source);
   static const std::vector<std::pair<std::string, int>> kForms = {{"NFC", UTF8PROC_COMPOSE},
                                                                   {"NFD", UTF8PROC_DECOMPOSE},
@@ -83,9 +83,9 @@ void Normalizer::add(const Json& json, const std::string& source, int depth) {
   const auto form = std::ranges::find(kForms, type, &std::pair<std::string, int>::first);
   if (form != kForms.end()) {
     steps_.emplace_back([how = form->second](std::string text) { return compose_valid_parts(std::move(text), how); });
-  } else if (type == "Sequence" && depth < 8) {
+  } else if (type == "Sequence") {
     const Json& steps = member(json, "normalizers", source);
-    for (const Json& step : steps) add(step, source, depth + 1);
+    for (const Json& step : steps) add(step, source);
   } else if (type == "Replace") {
     steps_.emplace_back([pattern = pattern_member(json, source), by = text_or(json, "content", "", source)](
                             const std::string& text) { return replace_all(text, pattern, by); });
@@ -94,7 +94,7 @@ void Normalizer::add(const Json& json, const std::string& source, int depth) {
       return text.empty() ? text : before + text;
     });
   } else if (type == "Strip") {
-    const bool left = flag(json, "strip_left", true, source), right = flag(json, "strip_right", true, source);
+    const bool left = bool_or(json, "strip_left", true, source), right = bool_or(json, "strip_right", true, source);
     steps_.emplace_back([=](const std::string& text) { return strip(text, left, right); });
   } else if (type == "Precompiled") {
     const std::optional<std::string> bytes = decode_base64(text_or(json, "precompiled_charsmap", "", source));

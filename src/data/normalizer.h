@@ -20,7 +20,7 @@ class Normalizer {
 
  private:
   using Step = std::function<std::string(std::string)>;
-  void add(const nlohmann::json& json, const std::string& source, int depth);
+  void add(const nlohmann::json& json, const std::string& source);
   std::vector<Step> steps_;
 };
 

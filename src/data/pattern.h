@@ -14,7 +14,7 @@ struct TextRange {
 };
 
 /// An expression in the syntax that Hugging Face's tokenizers use (Oniguruma), as far as PCRE2 has it too. Categories
-/// are those of Unicode 16, whatever version PCRE2 has. Bytes that are not valid UTF-8 match nothing.
+/// are those of Unicode 16, also if PCRE2 has Unicode 14 or 15. Bytes that are not valid UTF-8 match nothing.
 class Pattern {
  public:
   /// Throws DataError, with `source`, for an expression that PCRE2 refuses, or whose meaning differs in PCRE2.

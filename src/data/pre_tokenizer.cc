@@ -25,17 +25,20 @@ Behavior behavior_of(const std::string& name, const std::string& source) {
   for (const auto& [known, behavior] : kNames) {
     if (known == name) return behavior;
   }
-  throw DataError(fmt::format("{}: the behavior \"{}\" is unknown", source, name));
+  throw DataError(
+      fmt::format("{}: behavior = \"{}\" must be Removed, Isolated, MergedWithPrevious, MergedWithNext or "
+                  "Contiguous",
+                  source, name));
 }
 
-struct Part {
+struct MatchSpan {
   TextRange range;
   bool matches = false;
 };
 
 // The matches and the texts between them, in order. `invert` exchanges the two.
-std::vector<Part> parts_of(std::string_view text, const Pattern& pattern, bool invert) {
-  std::vector<Part> parts;
+std::vector<MatchSpan> parts_of(std::string_view text, const Pattern& pattern, bool invert) {
+  std::vector<MatchSpan> parts;
   size_t end = 0;
   for (const TextRange& match : pattern.find_all(text)) {
     if (match.begin > end) parts.push_back({{end, match.begin}, invert});
@@ -46,12 +49,12 @@ std::vector<Part> parts_of(std::string_view text, const Pattern& pattern, bool i
   return parts;
 }
 
-void append_parts(std::string_view text, const std::vector<Part>& parts, Behavior behavior,
+void append_parts(std::string_view text, const std::vector<MatchSpan>& parts, Behavior behavior,
                   std::vector<std::string_view>& pieces) {
   std::vector<TextRange> ranges;
   bool joins = false;  // the next part extends the last range
-  const Part* before = nullptr;
-  for (const Part& part : parts) {
+  const MatchSpan* before = nullptr;
+  for (const MatchSpan& part : parts) {
     switch (behavior) {
       case Behavior::kRemoved:
         if (part.matches) continue;
@@ -82,30 +85,30 @@ void split_pieces(TextPieces& text, const Pattern& pattern, Behavior behavior, b
   text.pieces = std::move(pieces);
 }
 
-std::string_view keep(TextPieces& text, std::string piece) { return text.made.emplace_back(std::move(piece)); }
+std::string_view own(TextPieces& text, std::string piece) { return text.owned.emplace_back(std::move(piece)); }
 
 constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 }  // namespace
 
 PreTokenizer::PreTokenizer(const Json& json, const std::string& source) {
-  if (!json.is_null()) add(json, source, 0);
+  if (!json.is_null()) add(json, source);
 }
 
-void PreTokenizer::add(const Json& json, const std::string& source, int depth) {
+void PreTokenizer::add(const Json& json, const std::string& source) {
   if (is_byte_level_) throw DataError(fmt::format("{}: the pre-tokenizer \"ByteLevel\" must be the last one", source));
   const std::string type = text_or(json, "type", "", source);
-  if (type == "Sequence" && depth < 8) {
-    for (const Json& step : member(json, "pretokenizers", source)) add(step, source, depth + 1);
+  if (type == "Sequence") {
+    for (const Json& step : member(json, "pretokenizers", source)) add(step, source);
   } else if (type == "Split") {
-    const bool invert = flag(json, "invert", false, source);
+    const bool invert = bool_or(json, "invert", false, source);
     const Behavior behavior = behavior_of(text_or(json, "behavior", "", source), source);
     steps_.emplace_back([=, pattern = pattern_member(json, source)](TextPieces& text, bool) {
       split_pieces(text, pattern, behavior, invert);
     });
   } else if (type == "Digits") {
     const Behavior behavior =
-        flag(json, "individual_digits", false, source) ? Behavior::kIsolated : Behavior::kContiguous;
+        bool_or(json, "individual_digits", false, source) ? Behavior::kIsolated : Behavior::kContiguous;
     steps_.emplace_back([=, digits = Pattern("\\p{N}", source)](TextPieces& text, bool) {
       split_pieces(text, digits, behavior, false);
     });
@@ -128,9 +131,9 @@ void PreTokenizer::add(const Json& json, const std::string& source, int depth) {
 // Replaces spaces by a mark, and puts one before the text or before each piece.
 void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
   const std::string mark = text_or(json, "replacement", "\u2581", source);
-  const bool prefix = flag(json, "add_prefix_space", true, source);
+  const bool prefix = bool_or(json, "add_prefix_space", true, source);
   const std::string prepend = text_or(json, "prepend_scheme", prefix ? "always" : "never", source);
-  const bool splits = flag(json, "split", true, source);
+  const bool splits = bool_or(json, "split", true, source);
   if (prepend != "first" && prepend != "never" && prepend != "always") {
     throw DataError(fmt::format("{}: prepend_scheme = \"{}\" must be first, never or always", source, prepend));
   }
@@ -142,7 +145,7 @@ void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
       if ((prepend == "always" || (prepend == "first" && is_first)) && !marked.starts_with(mark)) {
         marked.insert(0, mark);
       }
-      piece = keep(text, std::move(marked));
+      piece = own(text, std::move(marked));
     }
     if (splits) split_pieces(text, at_mark, Behavior::kMergedWithNext, false);
   });
@@ -150,14 +153,14 @@ void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
 
 void PreTokenizer::add_byte_level(const Json& json, const std::string& source) {
   is_byte_level_ = true;
-  if (flag(json, "add_prefix_space", true, source)) {
+  if (bool_or(json, "add_prefix_space", true, source)) {
     steps_.emplace_back([](TextPieces& text, bool) {
       for (std::string_view& piece : text.pieces) {
-        if (!piece.starts_with(' ')) piece = keep(text, " " + std::string(piece));
+        if (!piece.starts_with(' ')) piece = own(text, " " + std::string(piece));
       }
     });
   }
-  if (!flag(json, "use_regex", true, source)) return;
+  if (!bool_or(json, "use_regex", true, source)) return;
   steps_.emplace_back([pattern = Pattern(kGpt2, source)](TextPieces& text, bool) {
     split_pieces(text, pattern, Behavior::kIsolated, false);
   });

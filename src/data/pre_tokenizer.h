@@ -10,10 +10,10 @@
 
 namespace orthant {
 
-/// Pieces of a text: views of it, or of texts that a step has made.
+/// Pieces of a text: views of it, or of texts that a step has owned.
 struct TextPieces {
   std::vector<std::string_view> pieces;
-  std::deque<std::string> made;  // a deque, so that views stay valid while it grows
+  std::deque<std::string> owned;  // a deque, so that views stay valid while it grows
 };
 
 class PreTokenizer {
@@ -21,15 +21,16 @@ class PreTokenizer {
   /// `json` may be null: the text is one piece. Throws DataError, with `source`, for a type that Orthant does not know.
   PreTokenizer(const nlohmann::json& json, const std::string& source);
 
-  /// True if the vocabulary spells bytes as characters. Pieces are bytes nevertheless.
+  /// True if the texts of the vocabulary spell bytes as characters (byte_characters.h). split() returns the bytes
+  /// themselves.
   bool is_byte_level() const { return is_byte_level_; }
   /// The pieces of a section, that is, of the text between two special tokens. None is empty. The section must outlive
-  /// them. `at_start`: the text begins with the section.
+  /// them. `at_start`: true if the section is the start of the whole text.
   TextPieces split(std::string_view section, bool at_start) const;
 
  private:
   using Step = std::function<void(TextPieces&, bool at_start)>;
-  void add(const nlohmann::json& json, const std::string& source, int depth);
+  void add(const nlohmann::json& json, const std::string& source);
   void add_metaspace(const nlohmann::json& json, const std::string& source);
   void add_byte_level(const nlohmann::json& json, const std::string& source);
   std::vector<Step> steps_;

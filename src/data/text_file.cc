@@ -108,6 +108,19 @@ size_t character_boundary(std::string_view text, size_t at) {
   return (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80 ? at : end;
 }
 
+// Throws ConfigError for JSONL that would be read as text: a model should not learn its braces and keys.
+void require_format(const std::string& path, const TextFormat& format) {
+  std::string_view name = path;
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    if (name.ends_with(ending)) name.remove_suffix(ending.size());
+  }
+  if (format.jsonl || !name.ends_with(".jsonl")) return;
+  throw ConfigError(
+      fmt::format("{} requires data.format = \"jsonl\" by its name (with orthant tokenize: --format "
+                  "jsonl); rename it to train on its lines as text",
+                  path));
+}
+
 void require_same(const Hasher& hasher, const TextFile& file) {
   if (hasher.digest() == file.hash) return;
   throw DataError(file.path + ": its text changed while it was being read; start again when nothing writes to it");
@@ -122,7 +135,7 @@ void for_each_record(const TextFile& file, const std::function<void(std::string&
     hasher.add(line);
     ++number;
     if (line.size() > kLongestDocument) {
-      throw DataError(fmt::format("{}: line {} has more than {} bytes, the most of a document", file.path, number,
+      throw DataError(fmt::format("{}: line {} must have at most {} bytes; split its document", file.path, number,
                                   kLongestDocument));
     }
     if (is_blank(line)) return;
@@ -158,6 +171,7 @@ void for_each_line(const std::string& path, const std::function<void(std::string
 }
 
 TextFile scan_text(const std::string& path, const TextFormat& format) {
+  require_format(path, format);
   TextFile file{.path = path, .format = format};
   Hasher hasher;
   if (format.jsonl) hasher.add_field(format.key);

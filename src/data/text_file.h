@@ -8,7 +8,7 @@
 
 namespace orthant {
 
-/// Files hold text, or one JSON object per line (JSONL), each with a document as the text of a key.
+/// How a file holds documents: as plain text, or as JSONL, where each line is a JSON object and `key` names its text.
 struct TextFormat {
   bool jsonl = false;
   std::string key = "text";
@@ -18,8 +18,8 @@ struct TextFormat {
 struct TextFile {
   std::string path;
   TextFormat format;
-  int64_t bytes = 0;            ///< size of the text after decompression
-  uint64_t hash = 0;            ///< hash of the text
+  int64_t bytes = 0;            ///< size after decompression: of the text, or of the lines of JSON
+  uint64_t hash = 0;            ///< hash of these bytes, and of the key of JSON objects
   bool has_separators = false;  ///< true if some line contains only <|endoftext|>
 };
 
@@ -31,7 +31,7 @@ inline constexpr size_t kLongestLine = 64 << 10;
 void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line,
                    size_t longest = kLongestLine);
 
-/// Reads the file once. Throws as for_each_line() does.
+/// Reads the file once. Throws as for_each_line() does, and ConfigError for a file named .jsonl unless the format is.
 TextFile scan_text(const std::string& path, const TextFormat& format = {});
 
 /// Sizes of the pieces of a text without separators: a piece ends at the first blank line after wanted_bytes, or at the

@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostTokens = int64_t{1} << 28;
-
 int32_t token_id(const Json& id, const std::string& text, const std::string& source) {
   if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
     throw DataError(
@@ -57,9 +55,9 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
   require_unused(model, source);
   const auto spelled = [&](const std::string& text) { return byte_level ? bytes_of_characters(text) : text; };
   BytePairs::Options options{.one_byte_characters = byte_level,
-                             .byte_fallback = flag(model, "byte_fallback", false, source),
-                             .fuse_unknown = flag(model, "fuse_unk", false, source),
-                             .whole_pieces_first = flag(model, "ignore_merges", false, source)};
+                             .byte_fallback = bool_or(model, "byte_fallback", false, source),
+                             .fuse_unknown = bool_or(model, "fuse_unk", false, source),
+                             .whole_pieces_first = bool_or(model, "ignore_merges", false, source)};
   const Json& vocabulary = member(model, "vocab", source);
   if (!vocabulary.is_object()) throw DataError(fmt::format("{}: model.vocab must be an object", source));
   std::vector<std::string> texts;
@@ -72,7 +70,7 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
           fmt::format("{}: token \"{}\" has id {}, but there are {} tokens", source, text, at, vocabulary.size()));
     }
     if (at >= texts.size()) texts.resize(at + 1), taken.resize(at + 1);
-    if (taken[at]) throw DataError(fmt::format("{}: two tokens have the id {}", source, at));
+    if (taken[at]) throw DataError(fmt::format("{}: tokens must have different ids, but two have {}", source, at));
     texts[at] = spelled(text), taken[at] = true;
   }
   std::vector<std::pair<std::string, std::string>> merges;
@@ -106,7 +104,7 @@ double parsed_score(double score) {
 std::unique_ptr<TokenModel> make_unigram(const Json& model, const std::string& source) {
   const Json& vocabulary = member(model, "vocab", source);
   if (!vocabulary.is_array()) throw DataError(fmt::format("{}: model.vocab must be an array", source));
-  std::vector<Unigram::Piece> pieces;
+  std::vector<Unigram::Entry> pieces;
   for (const Json& piece : vocabulary) {
     if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number()) {
       throw DataError(fmt::format("{}: piece {} must be [\"text\", score]", source, pieces.size()));
@@ -118,7 +116,7 @@ std::unique_ptr<TokenModel> make_unigram(const Json& model, const std::string& s
   if (id >= static_cast<int32_t>(pieces.size())) {
     throw DataError(fmt::format("{}: model.unk_id = {} must be below the {} pieces", source, id, pieces.size()));
   }
-  return std::make_unique<Unigram>(std::move(pieces), id, flag(model, "byte_fallback", false, source));
+  return std::make_unique<Unigram>(std::move(pieces), id, bool_or(model, "byte_fallback", false, source));
 }
 
 }  // namespace

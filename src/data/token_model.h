@@ -17,7 +17,7 @@ class TokenModel {
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
   /// The texts by id, as they are in pieces; empty for ids without a text.
   virtual const std::vector<std::string>& texts() const = 0;
-  /// True if a piece with this character or byte gets the id of unknown text, or no id.
+  /// True if some text has no token, so that encode() replaces it by the unknown token or drops it.
   virtual bool loses_unknown_text() const = 0;
   /// "BPE" or "Unigram".
   virtual std::string name() const = 0;

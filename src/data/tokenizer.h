@@ -32,17 +32,17 @@ class Tokenizer {
 
   virtual int32_t vocab_size() const = 0;
   virtual int32_t end_of_text() const = 0;
-  /// Ids with which each document begins, and a prompt too, such as a begin mark; empty if there are none.
-  virtual std::vector<int32_t> begin_marks() const { return {}; }
-  /// Display name: "byte", or "sentencepiece bpe, jargon.model".
+  /// Ids with which each document and each prompt begins, such as that of <|begin_of_text|>; empty if there are none.
+  virtual std::vector<int32_t> begin_tokens() const { return {}; }
+  /// Display name: "byte", "Hugging Face BPE, tokenizer.json" or "sentencepiece bpe, jargon.model".
   virtual std::string name() const = 0;
   /// Equal for tokenizers that give equal ids; a part of the cache key of tokenized files.
   virtual uint64_t fingerprint() const = 0;
   /// Describes how decode(encode(text)) may differ from text; empty if it is exact.
   virtual std::string caveat() const { return ""; }
   /// Writes the files for load_saved_tokenizer() under Hugging Face's names: tokenizer.json or, for sentencepiece,
-  /// tokenizer.model. For all but sentencepiece models that were not trained here, it also writes the other files for
-  /// AutoTokenizer; transformers has no equivalent of encoding such a model one line at a time.
+  /// tokenizer.model. Also writes the other files for AutoTokenizer, except for a sentencepiece model that was not
+  /// trained here: transformers cannot encode it line by line as Orthant does.
   virtual void save(const std::string& directory) const = 0;
 };
 

@@ -9,12 +9,12 @@
 
 namespace orthant {
 
-Unigram::Unigram(std::vector<Piece> pieces, int32_t unknown, bool byte_fallback)
+Unigram::Unigram(std::vector<Entry> pieces, int32_t unknown, bool byte_fallback)
     : unknown_(unknown), byte_fallback_(byte_fallback) {
   // As in sentencepiece, an unknown character costs this much more than the least likely text.
   constexpr double kUnknownPenalty = 10;
   double least = std::numeric_limits<double>::infinity();
-  for (Piece& piece : pieces) {
+  for (Entry& piece : pieces) {
     least = std::min(least, piece.score);
     texts_.push_back(std::move(piece.text));
     scores_.push_back(piece.score);

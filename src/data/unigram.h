@@ -16,14 +16,15 @@ namespace orthant {
 
 class Unigram final : public TokenModel {
  public:
-  struct Piece {
+  struct Entry {
     std::string text;
     double score = 0;
   };
   /// `unknown`: id of the token for unknown characters, or -1. Neighboring unknown characters become one token, or,
   /// with byte_fallback and tokens for all their bytes, such as <0x0A>, these.
-  Unigram(std::vector<Piece> pieces, int32_t unknown, bool byte_fallback);
+  Unigram(std::vector<Entry> pieces, int32_t unknown, bool byte_fallback);
 
+  Unigram(const Unigram&) = delete;
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override;
   const std::vector<std::string>& texts() const override { return texts_; }
   bool loses_unknown_text() const override;

@@ -1,4 +1,4 @@
-// Validates UTF-8 one character at a time.
+// Validates and decodes UTF-8, one character at a time.
 #pragma once
 
 #include <cstddef>

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "launch/process.h"
@@ -238,8 +239,6 @@ int cores_of_process(pid_t process) {
 }
 
 }  // namespace
-
-int available_cores() { return std::max(1, cores_of_process(0)); }
 
 int cores_of_local_ranks(int local_ranks) {
   const int own = available_cores();

@@ -24,8 +24,6 @@ struct SpawnOptions {
   std::function<void(const std::string& message)> report;
 };
 
-/// Number of cores that this process may run on.
-int available_cores();
 /// Number of cores on which this machine's ranks may run together. mpirun and srun may bind each rank to cores of its
 /// own: the process then has fewer cores than its parent, and all ranks of the machine have equally many.
 int cores_of_local_ranks(int local_ranks);

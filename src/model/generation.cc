@@ -74,7 +74,7 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
 
 Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
                           int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
-                          const std::function<bool(std::span<const int64_t> made)>& goes_on) {
+                          const std::function<bool(std::span<const int64_t> made)>& should_continue) {
   Generated made;
   auto& tokens = made.tokens;
   auto length = static_cast<int64_t>(prompt.size());
@@ -89,7 +89,7 @@ Generated generate_tokens(const Advance& advance, int64_t positions, std::span<c
     const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(tokens.size()));
     if (token == end_of_text) break;
     tokens.push_back(token);
-    if (goes_on && !goes_on(tokens)) break;
+    if (should_continue && !should_continue(tokens)) break;
     next = {token};
     ++length;
   }

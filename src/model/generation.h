@@ -14,8 +14,8 @@ namespace orthant {
 struct Sampling {
   double temperature = 0.8;  // 0: always the most probable token
   int64_t top_k = 0;  // sample from this number of most probable tokens; 0 = all
-  // Sample from the smallest set of most probable tokens with at least this share of the mass of top_k (Holtzman et al.
-  // 2020).
+  // Nucleus sampling (Holtzman et al. 2020): sample from the fewest most probable of the top_k tokens whose total
+  // probability is at least top_p of theirs.
   double top_p = 0.95;
   uint64_t seed = 1234;
   int64_t vocabulary = 0;    // sample only ids below it, as the model may have more than the tokenizer; 0 = all
@@ -36,11 +36,11 @@ using Advance = std::function<at::Tensor(std::span<const int64_t> tokens)>;
 /// [1,V] of the token with a label in a microbatch of one sequence. The model's attention must be cached_attention().
 Advance advance_text(int64_t positions, std::function<at::Tensor(const Microbatch& batch)> logits);
 
-/// Continues the prompt by at most max_new_tokens, until end_of_text, the last position, or a call of `goes_on` that
-/// returns false. That is called after each new token with the tokens made so far. The prompt must have at least one
-/// token and at most `positions` (ConfigError).
+/// Continues the prompt by at most max_new_tokens, until end_of_text or the last position. `should_continue`, if given,
+/// receives the tokens made so far after each new one; generation stops when it returns false. The prompt must have at
+/// least one token and at most `positions` (ConfigError).
 Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
                           int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
-                          const std::function<bool(std::span<const int64_t> made)>& goes_on = {});
+                          const std::function<bool(std::span<const int64_t> made)>& should_continue = {});
 
 }  // namespace orthant

@@ -66,7 +66,8 @@ VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t seque
   const int64_t scaled = stream * wide + rounded, products = early ? 0 : each * stream * wide;
   memory.backward = products + scaled;
   memory.embedding = part;
-  // The output layer's inputs of two microbatches, because the next one is received ahead, and both layers' gradients.
+  // There are four such tensors: the output layer's inputs of two microbatches, because the next one is received ahead,
+  // and the gradients of both layers.
   // With early products, the labels' rows are added in the background of other computation, and narrow tensors are made
   // wide for that. If none is narrow, the sum uses the memory of the products, so that it is counted twice already.
   memory.streams = 4 * part + (!early || wide == element ? 0 : shared ? 4 * part : stream * wide + rounded);

@@ -14,7 +14,7 @@ struct VocabularyMemory {
   int64_t logits = 0;    // from S to Z, with the naive algorithm
   int64_t output = 0;    // peak of S, including the bytes that S keeps
   int64_t backward = 0;  // peak of T or TW in addition to `kept`
-  int64_t embedding = 0; // from E to the microbatch's first F on the rank: a part of the embedding's sum over ranks
+  int64_t embedding = 0;  // the rank's summand of the embedding, held from E to the microbatch's first F on the rank
   int64_t streams = 0;   // the output layer's inputs, and gradients of both layers; held throughout the row
   int64_t lookup = 0, lookup_backward = 0;  // peaks of E and EB in addition to that; 0 unless a tensor mesh shares rows
 

@@ -51,16 +51,16 @@ std::string in_brackets(const std::string& word) {
 }
 
 // The offset of the first stop in the text; at least its size if there is none.
-size_t find_stop(const std::string& text, const std::vector<std::string>& stops) {
+size_t find_stop(const std::string& text, const std::vector<std::string>& stop_texts) {
   size_t first = std::string::npos;
-  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  for (const std::string& stop : stop_texts) first = std::min(first, text.find(stop));
   return first;
 }
 
-// Bytes at the end of the text with which a stop begins.
-size_t open_stop_bytes(const std::string& text, const std::vector<std::string>& stops) {
+// Length of the longest end of the text that is the beginning of a stop text.
+size_t partial_stop_bytes(const std::string& text, const std::vector<std::string>& stop_texts) {
   size_t open = 0;
-  for (const std::string& stop : stops) {
+  for (const std::string& stop : stop_texts) {
     for (size_t bytes = std::min(stop.size() - 1, text.size()); bytes > open; --bytes) {
       if (text.ends_with(std::string_view(stop).substr(0, bytes))) open = bytes;
     }
@@ -73,23 +73,23 @@ size_t open_stop_bytes(const std::string& text, const std::vector<std::string>& 
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
                             const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
                             const std::function<void(const std::string& text)>& on_text) {
-  const auto ids = tokenizer.encode(prompt), marks = tokenizer.begin_marks();
+  const auto ids = tokenizer.encode(prompt), marks = tokenizer.begin_tokens();
   std::vector<int64_t> tokens(marks.begin(), marks.end());
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens
   std::string text;
-  const auto goes_on = [&](std::span<const int64_t> made) {
+  const auto should_continue = [&](std::span<const int64_t> made) {
     text = tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
-    const size_t stop = find_stop(text, limits.stops);
+    const size_t stop = find_stop(text, limits.stop_texts);
     const bool is_stopped = stop < text.size();
     if (is_stopped) text.resize(stop);
-    if (on_text) on_text(text.substr(0, text.size() - open_stop_bytes(text, limits.stops)));
+    if (on_text) on_text(text.substr(0, text.size() - partial_stop_bytes(text, limits.stop_texts)));
     return !is_stopped;
   };
   const auto made = generate_tokens(advance, positions, tokens, limits.max_new_tokens, drawn, tokenizer.end_of_text(),
-                                    goes_on);
+                                    should_continue);
   return {text, static_cast<int64_t>(made.tokens.size()), made.out_of_positions};
 }
 

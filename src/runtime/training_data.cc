@@ -76,9 +76,15 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
   const bool indexed = is_indexed_prefix(config.data.path);
   if (!indexed && config.data.format == "megatron") {
+    throw ConfigError(fmt::format(
+        "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {}; name one (orthant tokenize writes them), "
+        "or set data.format to \"text\" or \"jsonl\"",
+        config.locate("data.path"), config.locate("data.format")));
+  }
+  if (indexed && config.data.format == "jsonl") {
     throw ConfigError(
-        fmt::format("{} must be one PREFIX of PREFIX.bin and PREFIX.idx, because {}; name one (orthant "
-                    "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
+        fmt::format("{} must name files of JSON objects with {}, and is a Megatron PREFIX; set data.format to "
+                    "\"megatron\"",
                     config.locate("data.path"), config.locate("data.format")));
   }
   const auto files = indexed ? std::vector<std::string>{} : expand_paths(config.data.path);

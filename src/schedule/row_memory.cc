@@ -142,7 +142,7 @@ class RowWalk {
     const int64_t shared = shared_input(action);
     switch (action.kind) {
       case F:
-        messages_ -= embeddings_.erase(action.microbatch) > 0 ? bytes.embedding : 0;
+        messages_ -= embeddings_in_transit_.erase(action.microbatch) > 0 ? bytes.embedding : 0;
         messages_ -= shared > 0 ? 0 : bytes.input;
         kept_ += bytes.kept - shared, host_ += bytes.host;
         profile_.rest_.host = std::max(profile_.rest_.host, host_), profile_.rest_.offloaded += bytes.host;
@@ -174,7 +174,7 @@ class RowWalk {
         break;
       case E:
         peak(bytes.lookup);
-        embeddings_.insert(action.microbatch);
+        embeddings_in_transit_.insert(action.microbatch);
         messages_ += bytes.embedding;
         break;
       case EB: peak(bytes.lookup_backward); break;
@@ -194,7 +194,7 @@ class RowWalk {
   std::set<BucketKey> written_; // buckets whose gradients are held
   std::optional<BucketKey> reduction_;
   int64_t kept_ = 0, host_ = 0, messages_ = 0, sums_ = 0;
-  std::set<int> embeddings_;  // microbatches after E and before their first F
+  std::set<int> embeddings_in_transit_;  // microbatches after E and before their first F
   size_t posted_ = 0;  // all RECVs before this index are posted
   std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
 };

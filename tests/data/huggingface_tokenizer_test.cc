@@ -129,8 +129,8 @@ TEST(HuggingFaceTokenizer, FindsItsEndOfText) {
   EXPECT_NE(message_of<DataError>(end_of_text).find("has id 900, but"), std::string::npos);
 }
 
-TEST(HuggingFaceTokenizer, HasTheMarksOfABegin) {
-  EXPECT_EQ(load(byte_level())->begin_marks(), Ids{});
+TEST(HuggingFaceTokenizer, ReadsBeginTokens) {
+  EXPECT_EQ(load(byte_level())->begin_tokens(), Ids{});
   Json json = byte_level();
   json["post_processor"] = Json::parse(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {
       "type": "TemplateProcessing",
@@ -138,12 +138,12 @@ TEST(HuggingFaceTokenizer, HasTheMarksOfABegin) {
                  {"SpecialToken": {"id": "<e>", "type_id": 0}}],
       "special_tokens": {"<b>": {"id": "<b>", "ids": [260], "tokens": ["<tool>"]},
                          "<e>": {"id": "<e>", "ids": [259], "tokens": ["<|endoftext|>"]}}}]})");
-  EXPECT_EQ(load(json)->begin_marks(), Ids{260});
+  EXPECT_EQ(load(json)->begin_tokens(), Ids{260});
   json["post_processor"]["processors"][1]["special_tokens"]["<b>"]["ids"] = {261};
   EXPECT_NE(message_of<DataError>([&] { load(json); }).find("token 261 is outside the vocabulary"), std::string::npos);
 }
 
-TEST(HuggingFaceTokenizer, IsSavedWithTheFilesBesideIt) {
+TEST(HuggingFaceTokenizer, IsSavedWithItsCompanionFiles) {
   const TempFolder folder, saved;
   Json json = byte_level();
   const std::string path = folder.write("tokenizer.json", json.dump());
@@ -168,7 +168,7 @@ TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
          "model.type = \"WordPiece\" is not supported; Orthant reads BPE and Unigram");
   expect(refusal("/model/merges/0", "t h e"), "merge 0 must be");
   expect(refusal("/model/merges/1", Json::array({"th", "x y"})), "merge 1: \"x y\" is not in the vocabulary");
-  expect(refusal("/model/vocab/th", 255), "two tokens have the id 255");
+  expect(refusal("/model/vocab/th", 255), "must have different ids, but two have 255");
   expect(refusal("/model/vocab/th", 268435455), "has id 268435455, but there are 259 tokens");
   expect(refusal("/model/vocab/th", -1), "must be a number from 0");
   expect(refusal("/model/dropout", 0.1), "model.dropout = 0.1 is not supported");
@@ -190,7 +190,7 @@ TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
   expect(refusal("/model/vocab/0", Json::array({"<unk>"}), unigram()), "piece 0 must be [\"text\", score]");
   Json nameless = byte_level();
   nameless["added_tokens"] = Json::array();
-  expect(message_of<ConfigError>([&] { load(nameless); }), "no end-of-text token");
+  expect(message_of<ConfigError>([&] { load(nameless); }), "must have an end-of-text token");
   expect(message_of<ConfigError>([] { load_huggingface_tokenizer("/nowhere/tokenizer.json"); }), "there is no such");
 }
 

@@ -128,11 +128,11 @@ TEST(TextFile, DamagedLinesOfJsonAreNamed) {
   expect(refusal("{\"text\": 3}"), "the value of \"text\" must be a text, and is a number");
   expect(refusal("{\"text\": [\"a\"]}"), "the value of \"text\" must be a text, and is an array");
   expect(refusal("{\"text\": \"a\", \"text\": \"b\"}"), "has the key \"text\" twice");
-  expect(refusal("[\"a\"]"), "must be a JSON object");
-  expect(refusal("\"a\""), "must be a JSON object");
+  expect(refusal("[\"a\"]"), "must be one JSON object");
+  expect(refusal("\"a\""), "must be one JSON object");
   expect(refusal("{\"text\": \"\xff\"}"), "offset ");
   expect(refusal("{\"text\": \"a\"} {\"text\": \"b\"}"), "offset ");
-  expect(refusal(std::string(100000, '[')), "must be a JSON object");
+  expect(refusal(std::string(100000, '[')), "must be one JSON object");
   expect(refusal("{\"a\": " + std::string(100000, '[')), "offset ");
 }
 

@@ -1,9 +1,10 @@
-// Prints the ids of texts, for tests/process/huggingface_tokenizer_test.py, which compares them with those of Hugging
+// Prints the ids of texts, for tests/oracle/huggingface_tokenizers.py, which compares them with those of Hugging
 // Face's `tokenizers`. Arguments: a tokenizer, and a file of texts with a zero byte after each. It prints one line per
-// text, which says whether it decodes to itself, then the seconds of encoding, the size of the vocabulary and the
+// text, with its ids and whether they decode to it, then the seconds of encoding, the size of the vocabulary and the
 // end-of-text token.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>

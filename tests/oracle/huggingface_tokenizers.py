@@ -116,7 +116,9 @@ def families(folder):
         "unigram_bytes": unigram(None, pre_tokenizers.Metaspace(prepend_scheme="first"), byte_tokens=True),
     }
     table = replacement_table(folder)
-    if table:
+    if not table:
+        print("t5 is left out, because there is no spm_train")
+    else:
         made["t5"] = unigram(normalizers.Precompiled(table), pre_tokenizers.Sequence(
             [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]))
     return made

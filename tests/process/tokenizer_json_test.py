@@ -71,7 +71,7 @@ class TokenizerJson(ProcessTest):
         self.assert_says(self.train(*self.words, "--resume"), 1, "tokenizer")
 
     def test_text_that_is_not_there(self):
-        self.assert_says(self.train(*self.words[:2]), 1, "text.jsonl.gz", 'set data.format to "jsonl"')
+        self.assert_says(self.train(*self.words[:2]), 1, "text.jsonl.gz", 'requires data.format = "jsonl"')
         self.assert_says(self.train(*self.words[:3]), 1, 'text.jsonl.gz: line 1 has no key "text"', "data.text_key")
         self.assert_says(self.train(*self.words, "data.text_key=id"), 1, 'the value of "id" must be a text')
         self.assert_says(self.train(*self.words, "model.vocab_size=100"), 1, "model.vocab_size = 100", "263")

@@ -116,10 +116,10 @@ Advance model_of(const std::string& text) {
 
 TEST(GenerateText, EndsBeforeTheFirstStop) {
   const auto tokenizer = make_byte_tokenizer();
-  const auto generated = [&](const std::vector<std::string>& stops) {
+  const auto generated = [&](const std::vector<std::string>& stop_texts) {
     std::string shown;
     const GeneratedText made = generate_text(model_of("one STtwo STOP three ENDfour"), 1000, *tokenizer, "prompt",
-                                             {.max_new_tokens = 100, .stops = stops}, {.temperature = 0},
+                                             {.max_new_tokens = 100, .stop_texts = stop_texts}, {.temperature = 0},
                                              [&](const std::string& text) {
                                                EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
                                                shown = text;

@@ -107,8 +107,8 @@ struct Held {
     int64_t most = 0;
     for (int64_t o = 0; o < std::min<int64_t>(ring / window, 3); ++o) {
       for (int64_t i = 0; i < std::min<int64_t>(window, 3); ++i) {
-        const bool goes_on = o + 1 < ring / window;
-        const int64_t blocks = (goes_on ? (i == 0 ? 1 : 2) : 0) + (i + 1 < window ? 2 : 1);
+        const bool should_continue = o + 1 < ring / window;
+        const int64_t blocks = (should_continue ? (i == 0 ? 1 : 2) : 0) + (i + 1 < window ? 2 : 1);
         most = std::max(most, blocks * e + sums_of(o) + sums_of(i));
       }
     }

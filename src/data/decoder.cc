@@ -1,0 +1,55 @@
+#include "data/decoder.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "data/json_fields.h"
+
+namespace orthant {
+
+using Json = nlohmann::json;
+
+Decoder::Decoder(const Json& json, const std::string& source) {
+  if (!json.is_null()) add(json, source);
+}
+
+void Decoder::add(const Json& json, const std::string& source) {
+  const std::string type = text_or(json, "type", "", source);
+  if (type == "Sequence") {
+    for (const Json& step : member(json, "decoders", source)) add(step, source);
+  } else if (type == "ByteFallback") {
+    reads_bytes_ = true;
+  } else if (type == "Replace") {
+    const std::string from = text_or(member(json, "pattern", source), "String", "", source);
+    if (from.empty()) throw DataError(source + ": a decoder's Replace must have a pattern {\"String\": \"...\"}");
+    replacements_.emplace_back(from, text_or(json, "content", "", source));
+  } else if (type == "Metaspace") {
+    replacements_.emplace_back(text_or(json, "replacement", "\u2581", source), " ");
+    const bool prefix = bool_or(json, "add_prefix_space", true, source);
+    drops_first_space_ |= text_or(json, "prepend_scheme", prefix ? "always" : "never", source) != "never";
+  } else if (type == "Strip" && text_or(json, "content", "", source) == " ") {
+    drops_first_space_ = true;
+  } else if (type != "ByteLevel" && type != "Fuse") {
+    throw DataError(fmt::format(
+        "{}: the decoder \"{}\" is not supported; Orthant reads Sequence, ByteLevel, ByteFallback, Replace, "
+        "Metaspace, Strip of a space and Fuse",
+        source, type));
+  }
+}
+
+std::string Decoder::surface(std::string text) const {
+  uint32_t byte = 0;
+  if (reads_bytes_ && text.size() == 6 && text.back() == '>' && std::sscanf(text.c_str(), "<0x%2X>", &byte) == 1) {
+    return std::string(1, static_cast<char>(byte));
+  }
+  for (const auto& [from, to] : replacements_) {
+    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+      text.replace(at, from.size(), to);
+    }
+  }
+  return text;
+}
+
+}  // namespace orthant
