@@ -61,8 +61,9 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& list, const std:
                      .takes_left_spaces = bool_or(entry, "lstrip", false, source),
                      .takes_right_spaces = bool_or(entry, "rstrip", false, source)};
     const nlohmann::json& id = member(entry, "id", source);
-    if (token.text.empty() || !id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
-      throw DataError(fmt::format("{}: added token {} needs a content and an id from 0 to {}", source, tokens.size(),
+    if (token.text.empty()) continue;  // as `tokenizers` does
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
+      throw DataError(fmt::format("{}: added token {} needs an id from 0 to {}", source, tokens.size(),
                                   kMostTokens - 1));
     }
     token.id = id.get<int32_t>();

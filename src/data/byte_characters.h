@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,8 +29,8 @@ inline std::string character_of_byte(uint8_t byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-/// The bytes for which the characters of a text stand; the text itself if one stands for no byte.
-inline std::string bytes_of_characters(std::string_view text) {
+/// The bytes for which the characters of a text stand; empty if one of them stands for no byte.
+inline std::optional<std::string> bytes_of_characters(std::string_view text) {
   static constexpr auto kByteOfCodePoint = [] {
     std::array<int16_t, 324> bytes{};
     bytes.fill(-1);
@@ -40,7 +41,7 @@ inline std::string bytes_of_characters(std::string_view text) {
   for (size_t at = 0, length = 0; at < text.size(); at += length) {
     length = utf8_length(text.substr(at));
     const uint32_t code = length == 0 ? kByteOfCodePoint.size() : code_point(text.substr(at, length));
-    if (code >= kByteOfCodePoint.size() || kByteOfCodePoint[code] < 0) return std::string(text);
+    if (code >= kByteOfCodePoint.size() || kByteOfCodePoint[code] < 0) return {};
     bytes += static_cast<char>(kByteOfCodePoint[code]);
   }
   return bytes;

@@ -26,30 +26,18 @@ struct Symbol {
 
 size_t BytePairs::MixedBits::operator()(uint64_t pair) const { return mix64(pair); }
 
-BytePairs::BytePairs(std::vector<std::string> texts, const std::vector<std::pair<std::string, std::string>>& merges,
-                     const Options& options, const std::string& source)
+BytePairs::BytePairs(std::vector<std::string> texts, const std::vector<bool>& no_pieces,
+                     const std::vector<Merge>& merges, const Options& options)
     : options_(options), texts_(std::move(texts)) {
   for (size_t id = 0; id < texts_.size(); ++id) {
-    if (!texts_[id].empty()) ids_.try_emplace(texts_[id], static_cast<int32_t>(id));
+    if (!texts_[id].empty() && !no_pieces[id]) ids_.try_emplace(texts_[id], static_cast<int32_t>(id));
   }
-  const auto id_of = [&](std::string_view text, const std::string& what) {
-    const auto found = ids_.find(text);
-    if (found != ids_.end()) return found->second;
-    throw DataError(fmt::format("{}: {} \"{}\" is not in the vocabulary", source, what, text));
-  };
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
-    const auto of = fmt::format("merge {}:", rank);
-    const uint64_t pair = pair_of(id_of(left, of), id_of(right, of));
-    merges_.insert_or_assign(pair, Merge{static_cast<int32_t>(rank), id_of(left + right, of)});
-  }
-  if (!options_.unknown.empty()) unknown_ = id_of(options_.unknown, "the unknown token");
+  for (const Merge& merge : merges) merges_.insert_or_assign(pair_of(merge.left, merge.right), merge);
   byte_tokens_.fill(-1);
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text =
         options_.one_byte_characters ? std::string(1, static_cast<char>(byte)) : fmt::format("<0x{:02X}>", byte);
-    if (const auto found = ids_.find(text); found != ids_.end())
-      byte_tokens_[static_cast<size_t>(byte)] = found->second;
+    if (const auto found = ids_.find(text); found != ids_.end()) byte_tokens_[static_cast<size_t>(byte)] = found->second;
   }
 }
 
@@ -67,8 +55,8 @@ void BytePairs::append_unknown(std::string_view character, bool after_unknown, s
   const auto token = [&](char byte) { return byte_tokens_[static_cast<uint8_t>(byte)]; };
   if (options_.byte_fallback && std::ranges::all_of(character, [&](char byte) { return token(byte) >= 0; })) {
     for (const char byte : character) tokens.push_back(token(byte));
-  } else if (unknown_ >= 0 && !(options_.fuse_unknown && after_unknown)) {
-    tokens.push_back(unknown_);
+  } else if (options_.unknown >= 0 && !(options_.fuse_unknown && after_unknown)) {
+    tokens.push_back(options_.unknown);
   }
 }
 

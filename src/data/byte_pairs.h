@@ -4,11 +4,9 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "data/token_model.h"
@@ -22,13 +20,15 @@ class BytePairs final : public TokenModel {
     bool byte_fallback = false;        // unknown characters become tokens such as <0x0A>, if there are all
     bool fuse_unknown = false;         // neighboring unknown characters become one token
     bool whole_pieces_first = false;   // a piece that is a token becomes this token without merges
-    std::string unknown = {};          // text of the token for unknown characters; empty: they are dropped
+    int32_t unknown = -1;              // token for unknown characters; -1: they are dropped
   };
-  /// `texts`: by id. `merges`: the left and right text, the first to merge first. Throws DataError, with `source`, for
-  /// a merge or unknown token without a token.
-  BytePairs(std::vector<std::string> texts, const std::vector<std::pair<std::string, std::string>>& merges,
-            const Options& options, const std::string& source);
-
+  struct Merge {
+    int32_t left = 0, right = 0, token = 0;  // left followed by right becomes token
+    int32_t rank = 0;                        // the lowest merges first, the leftmost of equal ranks
+  };
+  /// `texts`: by id. Those of `no_pieces` are never found in pieces.
+  BytePairs(std::vector<std::string> texts, const std::vector<bool>& no_pieces, const std::vector<Merge>& merges,
+            const Options& options);
   BytePairs(const BytePairs&) = delete;
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override;
   const std::vector<std::string>& texts() const override { return texts_; }
@@ -36,9 +36,6 @@ class BytePairs final : public TokenModel {
   std::string name() const override { return "BPE"; }
 
  private:
-  struct Merge {
-    int32_t rank = 0, token = 0;
-  };
   struct MixedBits {
     size_t operator()(uint64_t pair) const;
   };
@@ -53,7 +50,6 @@ class BytePairs final : public TokenModel {
   std::unordered_map<std::string_view, int32_t> ids_;  // views of texts_
   std::unordered_map<uint64_t, Merge, MixedBits> merges_;
   std::array<int32_t, 256> byte_tokens_;  // of one-byte characters, or of byte_fallback; -1 if there is none
-  int32_t unknown_ = -1;
 };
 
 }  // namespace orthant

@@ -26,7 +26,9 @@ void Decoder::add(const Json& json, const std::string& source) {
     if (from.empty()) throw DataError(source + ": a decoder's Replace must have a pattern {\"String\": \"...\"}");
     replacements_.emplace_back(from, text_or(json, "content", "", source));
   } else if (type == "Metaspace") {
-    replacements_.emplace_back(text_or(json, "replacement", "\u2581", source), " ");
+    const std::string mark = text_or(json, "replacement", "\u2581", source);
+    if (mark.empty()) throw DataError(source + ": the replacement of Metaspace must not be empty");
+    replacements_.emplace_back(mark, " ");
     const bool prefix = bool_or(json, "add_prefix_space", true, source);
     drops_first_space_ |= text_or(json, "prepend_scheme", prefix ? "always" : "never", source) != "never";
   } else if (type == "Strip" && text_or(json, "content", "", source) == " ") {

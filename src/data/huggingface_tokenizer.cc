@@ -12,6 +12,7 @@
 #include <span>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_map>
 
 #include "base/cores.h"
 #include "base/errors.h"
@@ -80,12 +81,36 @@ struct Components {
   std::unique_ptr<TokenModel> model;
 };
 
+// Throws DataError unless each added token has the id that `tokenizers` gives it: that of the same text in the model's
+// vocabulary, or else the next number.
+void require_ids_of_tokenizers(const std::vector<AddedToken>& added, const Json& model, const std::string& source) {
+  const Json& vocabulary = member(model, "vocab", source);
+  std::unordered_map<std::string, int32_t> known;
+  if (vocabulary.is_array()) {
+    for (const Json& piece : vocabulary) known.emplace(piece[0].get<std::string>(), std::ssize(known));
+  }
+  const auto size = static_cast<int32_t>(vocabulary.size());
+  int32_t most = -1;  // of the added tokens so far
+  for (const AddedToken& token : added) {
+    int32_t id = std::max(most + 1, size);
+    if (vocabulary.is_object() && vocabulary.contains(token.text)) id = vocabulary.at(token.text).get<int32_t>();
+    if (const auto found = known.find(token.text); found != known.end()) id = found->second;
+    if (id != token.id) {
+      throw DataError(fmt::format("{}: the added token \"{}\" must have the id {}, which `tokenizers` gives it, and has "
+                                  "{}; save the tokenizer again with transformers, or correct the id",
+                                  source, token.text, id, token.id));
+    }
+    most = std::max(most, id);
+  }
+}
+
 Components read_components(const Json& json, const std::string& source) {
   Components parts{.added = read_added_tokens(member_or_null(json, "added_tokens"), source),
                    .normalizer = Normalizer(member_or_null(json, "normalizer"), source),
                    .pre_tokenizer = PreTokenizer(member_or_null(json, "pre_tokenizer"), source),
                    .model = nullptr};
   parts.model = make_token_model(member(json, "model", source), parts.pre_tokenizer.is_byte_level(), source);
+  require_ids_of_tokenizers(parts.added, member(json, "model", source), source);
   return parts;
 }
 
@@ -136,15 +161,12 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (std::string& text : surfaces_) text = decoder_.surface(std::move(text));
     for (const AddedToken& token : components_.added) {
       const auto id = static_cast<size_t>(token.id);
-      constexpr size_t kMostGap = 1 << 20;
-      if (id >= surfaces_.size() + kMostGap) {
-        throw DataError(fmt::format("{}: the added token \"{}\" has id {}, but there are {} tokens", path.string(),
-                                    token.text, id, surfaces_.size()));
-      }
       if (id >= surfaces_.size()) surfaces_.resize(id + 1);
-      surfaces_[id] = token.special ? "" : token.text;
+      surfaces_[id] = token.special ? "" : decoder_.surface(token.text);
     }
     end_of_text_ = find_end_of_text();
+    end_of_text_name_ = name_of(end_of_text_);
+    surfaces_[static_cast<size_t>(end_of_text_)].clear();
     append_begin_tokens(member_or_null(json, "post_processor"), path.string(), begin_tokens_);
     for (const int32_t mark : begin_tokens_) surface(mark);  // refuses ids outside the vocabulary
     for (const char* name : kCompanions) {
@@ -186,8 +208,14 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string caveat() const override;
 
   void save(const std::string& directory) const override {
-    save_tokenizer_json(directory, bytes_, text_of(end_of_text_));
-    for (const auto& [name, bytes] : companions_) write_file(fs::path(directory) / name, bytes);
+    save_tokenizer_json(directory, bytes_, end_of_text_name_);
+    for (const auto& [name, bytes] : companions_) {
+      // A folder whose config.json names the end-of-text token may have none in tokenizer_config.json.
+      Json config = name == "tokenizer_config.json" ? parse_sorted_json(bytes, name) : Json();
+      const bool lacks_end = config.is_object() && optional_member(config, "eos_token") == nullptr;
+      if (lacks_end) config["eos_token"] = end_of_text_name_;
+      write_file(fs::path(directory) / name, lacks_end ? config.dump(2) + "\n" : bytes);
+    }
   }
 
  private:
@@ -233,11 +261,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
     }
   }
 
-  std::string text_of(int32_t token) const {
+  std::string name_of(int32_t token) const {
     for (const AddedToken& added : components_.added) {
       if (added.id == token) return added.text;
     }
-    return surfaces_[static_cast<size_t>(token)];
+    return components_.model->texts()[static_cast<size_t>(token)];
   }
   std::optional<int32_t> id_of(const std::string& text) const;
   int32_t find_end_of_text() const;
@@ -250,16 +278,18 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::vector<std::string> surfaces_;
   std::vector<std::pair<std::string, std::string>> companions_;  // name and bytes
   int32_t end_of_text_ = 0;
+  std::string end_of_text_name_;
   std::vector<int32_t> begin_tokens_;
   mutable std::mutex caches_mutex_;
   mutable std::vector<PieceCache> caches_;  // by core
 };
 
 std::string HuggingFaceTokenizer::caveat() const {
-  const bool changes = components_.normalizer.changes_text(), loses = components_.model->loses_unknown_text();
+  const bool changes = components_.normalizer.changes_text() || components_.pre_tokenizer.changes_text();
+  const bool loses = components_.model->loses_unknown_text();
   if (!changes && !loses) return "";
   return fmt::format("tokens may not reproduce the text exactly: the tokenizer {}{}{}",
-                     changes ? "changes text before it is encoded (its normalizer)" : "",
+                     changes ? "changes text before it is encoded" : "",
                      changes && loses ? " and " : "", loses ? "does not have a token for every byte" : "");
 }
 
@@ -267,7 +297,8 @@ std::optional<int32_t> HuggingFaceTokenizer::id_of(const std::string& text) cons
   for (const AddedToken& added : components_.added) {
     if (added.text == text) return added.id;
   }
-  const std::string spelled = components_.pre_tokenizer.is_byte_level() ? bytes_of_characters(text) : text;
+  const std::string spelled =
+      components_.pre_tokenizer.is_byte_level() ? bytes_of_characters(text).value_or(text) : text;
   const auto found = std::ranges::find(components_.model->texts(), spelled);
   if (found == components_.model->texts().end() || spelled.empty()) return {};
   return static_cast<int32_t>(found - components_.model->texts().begin());
@@ -286,8 +317,9 @@ int32_t HuggingFaceTokenizer::find_end_of_text() const {
   };
   const Json tokenizer_config = read("tokenizer_config.json");
   if (const Json* name = optional_member(tokenizer_config, "eos_token")) {
-    const std::string text = name->is_object() ? text_or(*name, "content", "", path_.string())
-                                               : text_or(tokenizer_config, "eos_token", "", path_.string());
+    const std::string source = (folder / "tokenizer_config.json").string();
+    const std::string text =
+        name->is_object() ? text_or(*name, "content", "", source) : text_or(tokenizer_config, "eos_token", "", source);
     if (const std::optional<int32_t> id = id_of(text)) return *id;
     throw DataError(fmt::format("{}: eos_token \"{}\" is not a token of {}",
                                 (folder / "tokenizer_config.json").string(), text, path_.string()));
@@ -312,6 +344,9 @@ int32_t HuggingFaceTokenizer::find_end_of_text() const {
 std::unique_ptr<Tokenizer> load_huggingface_tokenizer(const std::string& path) {
   if (!fs::is_regular_file(path)) throw ConfigError(path + ": there is no such tokenizer.json");
   const std::string bytes = read_file(path);
+  if (bytes.starts_with("\xef\xbb\xbf")) {
+    throw DataError(path + ": must not begin with a byte order mark (U+FEFF), which `tokenizers` refuses; remove it");
+  }
   const Json json = parse_sorted_json(bytes, path);
   if (!json.is_object()) throw DataError(path + ": expected an object, as in a tokenizer.json");
   return std::make_unique<HuggingFaceTokenizer>(path, bytes, json, read_components(json, path));

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/terminal_text.h"
 
 namespace orthant {
 namespace {
@@ -39,7 +40,8 @@ class TextOfKey final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception&) override {
-    refuse(fmt::format("offset {}: not valid JSON near \"{}\"", offset, token.substr(0, 40)));
+    refuse(fmt::format("must be one valid JSON object, and is not at offset {}, near \"{}\"; repair or remove the line",
+                       offset, escape_for_terminal(token, 40)));
   }
 
   std::string take() {

@@ -3,7 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -19,21 +19,45 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Unicode's composed or decomposed form of a valid text.
-std::string compose(std::string_view text, int form) {
-  utf8proc_uint8_t* composed = nullptr;
-  const utf8proc_ssize_t bytes =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &composed, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
-  if (bytes < 0) throw DataError(fmt::format("a text cannot be normalized: {}", utf8proc_errmsg(bytes)));
-  std::string result(reinterpret_cast<const char*>(composed), static_cast<size_t>(bytes));
-  std::free(composed);
+struct Form {
+  bool composes = false, is_compatible = false;
+};
+
+// A form of a valid text. Unlike utf8proc_map(), it takes linear time for many combining marks.
+std::string compose(std::string_view text, Form form) {
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (form.is_compatible ? UTF8PROC_COMPAT : 0));
+  std::vector<utf8proc_int32_t> codes;
+  for (size_t at = 0, length = 0; at < text.size(); at += length) {
+    length = utf8_length(text.substr(at));
+    std::array<utf8proc_int32_t, 32> parts;  // no character has more than 18
+    const auto code = static_cast<utf8proc_int32_t>(code_point(text.substr(at, length)));
+    const utf8proc_ssize_t count = utf8proc_decompose_char(code, parts.data(), parts.size(), options, nullptr);
+    ORTHANT_CHECK(count >= 0 && count <= std::ssize(parts), code);
+    codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+  }
+  const auto combining_class = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    const auto mark = std::find_if(begin, codes.end(), [&](auto code) { return combining_class(code) != 0; });
+    begin = std::find_if(mark, codes.end(), [&](auto code) { return combining_class(code) == 0; });
+    std::stable_sort(mark, begin, [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
+  }
+  if (form.composes) {
+    const auto how = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    codes.resize(static_cast<size_t>(utf8proc_normalize_utf32(codes.data(), std::ssize(codes), how)));
+  }
+  std::string result;
+  for (const utf8proc_int32_t code : codes) {
+    std::array<utf8proc_uint8_t, 4> bytes;
+    result.append(reinterpret_cast<const char*>(bytes.data()),
+                  static_cast<size_t>(utf8proc_encode_char(code, bytes.data())));
+  }
   return result;
 }
 
 // Applies the form to every part of valid UTF-8 between characters that stay as they are. ASCII is the same in all
 // forms.
-std::string compose_valid_parts(std::string text, int form) {
+std::string compose_valid_parts(std::string text, Form form) {
   if (std::ranges::all_of(text, [](char letter) { return static_cast<uint8_t>(letter) < 0x80; })) return text;
   std::string result;
   size_t begin = 0;
@@ -59,7 +83,7 @@ std::string replace_all(const std::string& text, const Pattern& pattern, const s
 }
 
 std::string strip(const std::string& text, bool left, bool right) {
-  static const Pattern spaces("^\\s+|\\s+$", "strip");
+  static const Pattern spaces("\\A\\s+|\\s+\\z", "strip");
   size_t begin = 0, end = text.size();
   for (const TextRange& match : spaces.find_all(text)) {
     if (left && match.begin == 0) begin = match.end;
@@ -76,11 +100,12 @@ Normalizer::Normalizer(const Json& json, const std::string& source) {
 
 void Normalizer::add(const Json& json, const std::string& source) {
   const std::string type = text_or(json, "type", "", source);
-  static const std::vector<std::pair<std::string, int>> kForms = {{"NFC", UTF8PROC_COMPOSE},
-                                                                  {"NFD", UTF8PROC_DECOMPOSE},
-                                                                  {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-                                                                  {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
-  const auto form = std::ranges::find(kForms, type, &std::pair<std::string, int>::first);
+  static const std::vector<std::pair<std::string, Form>> kForms = {
+      {"NFC", {.composes = true}},
+      {"NFD", {}},
+      {"NFKC", {.composes = true, .is_compatible = true}},
+      {"NFKD", {.is_compatible = true}}};
+  const auto form = std::ranges::find(kForms, type, &std::pair<std::string, Form>::first);
   if (form != kForms.end()) {
     steps_.emplace_back([how = form->second](std::string text) { return compose_valid_parts(std::move(text), how); });
   } else if (type == "Sequence") {

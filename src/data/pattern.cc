@@ -67,17 +67,75 @@ std::string pcre2_message(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// Word characters have other definitions in Oniguruma, and `\h` is a hexadecimal digit there.
-void require_same_meaning(const std::string& expression, const std::string& source) {
-  for (size_t at = 0; at + 1 < expression.size(); ++at) {
-    if (expression[at] != '\\') continue;
-    const char letter = expression[++at];
-    if (std::string_view("wWbBhHXRyYKO").find(letter) == std::string_view::npos) continue;
-    throw DataError(
-        fmt::format("{}: the expression \"{}\" contains \\{}, whose meaning differs between regular "
-                    "expression libraries; Orthant reads expressions without it",
-                    source, expression, letter));
+// Finds what means something else in Oniguruma than in PCRE2: letters after a backslash such as \w, whose sets differ;
+// nested classes and intersections; quantifiers; options; and letters that fold to several letters without case.
+class MeaningCheck {
+ public:
+  explicit MeaningCheck(std::string_view expression) : text_(expression) {}
+
+  // The part whose meaning differs; empty if there is none.
+  std::string find() {
+    for (at_ = 0; at_ < text_.size(); ++at_) {
+      std::string differs = text_[at_] == '\\' ? after_backslash() : class_begin_ != 0 ? in_class() : outside();
+      if (!differs.empty()) return differs;
+    }
+    return ignores_case_ ? folded_pair() : "";
   }
+
+ private:
+  bool next_is(std::string_view text) const { return text_.substr(at_).starts_with(text); }
+
+  std::string after_backslash() {
+    if (++at_ >= text_.size()) return "";
+    const char letter = text_[at_];
+    if (letter != 'p' && letter != 'P') {
+      const bool differs = std::string_view("wWbBhHvVXRyYKOGQEC").find(letter) != std::string_view::npos;
+      return differs ? std::string("\\") + letter : "";
+    }
+    const size_t end = text_.find('}', at_);
+    const std::string_view name = end == std::string_view::npos ? "" : text_.substr(at_ + 1, end - at_ - 1);
+    if (!name.starts_with('{') || name.find_first_of("=:") != std::string_view::npos) return "\\p without {NAME}";
+    at_ = end;
+    return "";
+  }
+  std::string in_class() {
+    if (next_is("&&")) return "&&";
+    if (next_is("[")) return "[ inside a class";
+    if (next_is("]") && at_ > class_begin_) class_begin_ = 0;
+    return "";
+  }
+  std::string outside() {
+    for (const std::string_view differs : {"}+", "{,", "(*"}) {
+      if (next_is(differs)) return std::string(differs);
+    }
+    if (next_is("[")) class_begin_ = at_ + (text_.substr(at_ + 1).starts_with('^') ? 2 : 1);
+    if (!next_is("(?")) return "";
+    for (const std::string_view known : {"(?i:", "(?i)"}) ignores_case_ |= next_is(known);
+    for (const std::string_view known : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)"}) {
+      if (next_is(known)) return "";
+    }
+    return std::string(text_.substr(at_, 4));
+  }
+  // Oniguruma matches the ligature U+FB06 for "st" without case, for instance.
+  std::string folded_pair() const {
+    for (const std::string_view pair : {"ss", "st", "ff", "fi", "fl", "SS", "ST", "FF", "FI", "FL", "\u00df"}) {
+      if (text_.find(pair) != std::string_view::npos) return fmt::format("(?i) with \"{}\"", pair);
+    }
+    return "";
+  }
+
+  const std::string_view text_;
+  size_t at_ = 0;
+  size_t class_begin_ = 0;  // where the present class begins, after [ and ^; 0 outside of classes
+  bool ignores_case_ = false;
+};
+
+void require_same_meaning(const std::string& expression, const std::string& source) {
+  const std::string differs = MeaningCheck(expression).find();
+  if (differs.empty()) return;
+  throw DataError(fmt::format("{}: the expression \"{}\" contains {}, whose meaning differs between regular expression "
+                              "libraries; Orthant reads expressions without it",
+                              source, expression, differs));
 }
 
 constexpr size_t kMostStackBytes = 64 << 20;
@@ -102,16 +160,26 @@ struct Pattern::Compiled {
   ~Compiled() { pcre2_code_free(code); }
 };
 
-Pattern::Pattern(const std::string& expression, const std::string& source) : expression_(expression) {
+Pattern::Pattern(const std::string& expression, const std::string& source) : expression_(expression), source_(source) {
   require_same_meaning(expression, source);
   int error = 0;
   size_t offset = 0;
   auto compiled = std::make_shared<Compiled>();
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
+      pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_MULTILINE, &error, &offset, context.get());
   if (compiled->code == nullptr) {
     throw DataError(fmt::format("{}: the expression \"{}\" cannot be read at offset {}: {}", source, expression, offset,
                                 pcre2_message(error)));
+  }
+  uint32_t matches_empty_text = 0;
+  pcre2_pattern_info(compiled->code, PCRE2_INFO_MATCHEMPTY, &matches_empty_text);
+  if (matches_empty_text != 0) {
+    throw DataError(fmt::format("{}: the expression \"{}\" must not match the empty text; Orthant cannot use this "
+                                "tokenizer",
+                                source, expression));
   }
   pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // without it, matching is slower and otherwise the same
   compiled_ = std::move(compiled);
@@ -140,12 +208,13 @@ std::vector<TextRange> Pattern::find_all(std::string_view text) const {
     const int matched = pcre2_match(compiled_->code, subject, known.size(), at, 0, memory.data, memory.context);
     if (matched == PCRE2_ERROR_NOMATCH) break;
     if (matched < 0) {
-      throw DataError(fmt::format("the expression \"{}\" of the tokenizer failed at byte {} of a text of {} bytes: {}",
-                                  expression_, at, text.size(), pcre2_message(matched)));
+      throw DataError(fmt::format("{}: the expression \"{}\" failed at byte {} of a text of {} bytes: {}; shorten or "
+                                  "remove this text, or use another tokenizer",
+                                  source_, expression_, at, text.size(), pcre2_message(matched)));
     }
     const size_t* ends = pcre2_get_ovector_pointer(memory.data);
-    if (ends[1] > ends[0]) found.push_back({ends[0], ends[1]});
-    at = ends[1] > at ? ends[1] : at + std::max<size_t>(utf8_length(known.substr(at)), 1);
+    found.push_back({ends[0], ends[1]});
+    at = ends[1];
   }
   return found;
 }

@@ -103,17 +103,19 @@ void PreTokenizer::add(const Json& json, const std::string& source) {
   } else if (type == "Split") {
     const bool invert = bool_or(json, "invert", false, source);
     const Behavior behavior = behavior_of(text_or(json, "behavior", "", source), source);
-    steps_.emplace_back([=, pattern = pattern_member(json, source)](TextPieces& text, bool) {
+    changes_text_ |= behavior == Behavior::kRemoved;
+    steps_.emplace_back([=, pattern = pattern_member(json, source)](TextPieces& text, const char*) {
       split_pieces(text, pattern, behavior, invert);
     });
   } else if (type == "Digits") {
     const Behavior behavior =
         bool_or(json, "individual_digits", false, source) ? Behavior::kIsolated : Behavior::kContiguous;
-    steps_.emplace_back([=, digits = Pattern("\\p{N}", source)](TextPieces& text, bool) {
+    steps_.emplace_back([=, digits = Pattern("\\p{N}", source)](TextPieces& text, const char*) {
       split_pieces(text, digits, behavior, false);
     });
   } else if (type == "WhitespaceSplit") {
-    steps_.emplace_back([spaces = Pattern("\\s", source)](TextPieces& text, bool) {
+    changes_text_ = true;
+    steps_.emplace_back([spaces = Pattern("\\s", source)](TextPieces& text, const char*) {
       split_pieces(text, spaces, Behavior::kRemoved, false);
     });
   } else if (type == "Metaspace") {
@@ -137,9 +139,11 @@ void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
   if (prepend != "first" && prepend != "never" && prepend != "always") {
     throw DataError(fmt::format("{}: prepend_scheme = \"{}\" must be first, never or always", source, prepend));
   }
-  steps_.emplace_back([=, at_mark = Pattern::of_text(mark)](TextPieces& text, bool at_start) {
+  if (mark.empty()) throw DataError(source + ": the replacement of Metaspace must not be empty");
+  changes_text_ = true;
+  steps_.emplace_back([=, at_mark = Pattern::of_text(mark)](TextPieces& text, const char* start) {
     for (std::string_view& piece : text.pieces) {
-      const bool is_first = at_start && &piece == &text.pieces.front();
+      const bool is_first = piece.data() == start;
       std::string marked;
       for (const char letter : piece) letter == ' ' ? marked += mark : marked += letter;
       if ((prepend == "always" || (prepend == "first" && is_first)) && !marked.starts_with(mark)) {
@@ -154,14 +158,15 @@ void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
 void PreTokenizer::add_byte_level(const Json& json, const std::string& source) {
   is_byte_level_ = true;
   if (bool_or(json, "add_prefix_space", true, source)) {
-    steps_.emplace_back([](TextPieces& text, bool) {
+    changes_text_ = true;
+    steps_.emplace_back([](TextPieces& text, const char*) {
       for (std::string_view& piece : text.pieces) {
         if (!piece.starts_with(' ')) piece = own(text, " " + std::string(piece));
       }
     });
   }
   if (!bool_or(json, "use_regex", true, source)) return;
-  steps_.emplace_back([pattern = Pattern(kGpt2, source)](TextPieces& text, bool) {
+  steps_.emplace_back([pattern = Pattern(kGpt2, source)](TextPieces& text, const char*) {
     split_pieces(text, pattern, Behavior::kIsolated, false);
   });
 }
@@ -169,7 +174,7 @@ void PreTokenizer::add_byte_level(const Json& json, const std::string& source) {
 TextPieces PreTokenizer::split(std::string_view section, bool at_start) const {
   TextPieces text;
   if (!section.empty()) text.pieces.push_back(section);
-  for (const Step& step : steps_) step(text, at_start);
+  for (const Step& step : steps_) step(text, at_start ? section.data() : nullptr);
   return text;
 }
 

@@ -24,17 +24,20 @@ class PreTokenizer {
   /// True if the texts of the vocabulary spell bytes as characters (byte_characters.h). split() returns the bytes
   /// themselves.
   bool is_byte_level() const { return is_byte_level_; }
+  /// True if joined pieces may differ from the text, as with added spaces.
+  bool changes_text() const { return changes_text_; }
   /// The pieces of a section, that is, of the text between two special tokens. None is empty. The section must outlive
   /// them. `at_start`: true if the section is the start of the whole text.
   TextPieces split(std::string_view section, bool at_start) const;
 
  private:
-  using Step = std::function<void(TextPieces&, bool at_start)>;
+  // `start`: where the whole text begins, if the section begins there, else null
+  using Step = std::function<void(TextPieces&, const char* start)>;
   void add(const nlohmann::json& json, const std::string& source);
   void add_metaspace(const nlohmann::json& json, const std::string& source);
   void add_byte_level(const nlohmann::json& json, const std::string& source);
   std::vector<Step> steps_;
-  bool is_byte_level_ = false;
+  bool is_byte_level_ = false, changes_text_ = false;
 };
 
 }  // namespace orthant

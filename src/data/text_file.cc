@@ -24,14 +24,13 @@ namespace {
 constexpr size_t kReadBytes = 1 << 18;
 constexpr size_t kLongestDocument = 64 << 20;
 
-/// A program that decompresses files that begin with these bytes.
-struct Decompressor {
-  std::string_view magic;
-  std::string program;
-};
-const std::vector<Decompressor>& decompressors() {
-  static const std::vector<Decompressor> known = {{"\x1f\x8b", "gzip"}, {"\x28\xb5\x2f\xfd", "zstd"}};
-  return known;
+/// The program that decompresses a file that begins with these bytes; empty for text.
+std::string decompressor_of(std::string_view first) {
+  if (first.starts_with("\x1f\x8b")) return "gzip";
+  if (first.starts_with("\x28\xb5\x2f\xfd")) return "zstd";
+  // A zstd file may begin with a frame of other data, whose first byte is from 0x50 to 0x5f.
+  const bool skips = first.size() == 4 && first.substr(1) == "\x2a\x4d\x18" && (first[0] & 0xf0) == 0x50;
+  return skips ? "zstd" : "";
 }
 
 /// The bytes of a file, decompressed by another program if they begin with a known format's magic number.
@@ -41,12 +40,12 @@ class TextReader {
     if (file_ < 0) throw ConfigError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
     std::array<char, 4> first{};
     const ssize_t got = ::pread(file_, first.data(), first.size(), 0);
-    for (const Decompressor& known : decompressors()) {
-      const std::string_view begin(first.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
-      if (begin.starts_with(known.magic)) {
-        decompress_with(known.program);
-        break;
-      }
+    const std::string program = decompressor_of({first.data(), static_cast<size_t>(std::max<ssize_t>(got, 0))});
+    if (!program.empty()) decompress_with(program);
+    for (const auto& [ending, wanted] : {std::pair(".gz", "gzip"), std::pair(".zst", "zstd")}) {
+      if (!path.ends_with(ending) || program == wanted) continue;
+      ::close(std::exchange(file_, -1));
+      throw DataError(fmt::format("{}: not a {} file, as its name says; rename it if it is text", path, wanted));
     }
   }
   ~TextReader() {

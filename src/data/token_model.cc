@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <nlohmann/json.hpp>
 
 #include "base/errors.h"
@@ -51,9 +52,14 @@ void require_unused(const Json& model, const std::string& source) {
   }
 }
 
+int count_byte_tokens(const Json& vocabulary) {
+  int count = 0;
+  for (int byte = 0; byte < 256; ++byte) count += vocabulary.contains(fmt::format("<0x{:02X}>", byte)) ? 1 : 0;
+  return count;
+}
+
 std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, const std::string& source) {
   require_unused(model, source);
-  const auto spelled = [&](const std::string& text) { return byte_level ? bytes_of_characters(text) : text; };
   BytePairs::Options options{.one_byte_characters = byte_level,
                              .byte_fallback = bool_or(model, "byte_fallback", false, source),
                              .fuse_unknown = bool_or(model, "fuse_unk", false, source),
@@ -61,7 +67,7 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
   const Json& vocabulary = member(model, "vocab", source);
   if (!vocabulary.is_object()) throw DataError(fmt::format("{}: model.vocab must be an object", source));
   std::vector<std::string> texts;
-  std::vector<bool> taken;
+  std::vector<bool> taken, no_pieces;
   for (const auto& [text, id] : vocabulary.items()) {
     const auto at = static_cast<size_t>(token_id(id, text, source));
     // A larger vocabulary than this needs ids without texts, which no tokenizer has in such numbers.
@@ -69,19 +75,33 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
       throw DataError(
           fmt::format("{}: token \"{}\" has id {}, but there are {} tokens", source, text, at, vocabulary.size()));
     }
-    if (at >= texts.size()) texts.resize(at + 1), taken.resize(at + 1);
+    if (at >= texts.size()) texts.resize(at + 1), taken.resize(at + 1), no_pieces.resize(at + 1);
     if (taken[at]) throw DataError(fmt::format("{}: tokens must have different ids, but two have {}", source, at));
-    texts[at] = spelled(text), taken[at] = true;
+    const std::optional<std::string> bytes = byte_level ? bytes_of_characters(text) : text;
+    texts[at] = bytes.value_or(text), no_pieces[at] = !bytes, taken[at] = true;
   }
-  std::vector<std::pair<std::string, std::string>> merges;
+  const auto id_of = [&](const std::string& text, const std::string& what) {
+    const auto found = vocabulary.find(text);
+    if (found != vocabulary.end()) return found->get<int32_t>();
+    throw DataError(fmt::format("{}: {} \"{}\" is not in the vocabulary", source, what, text));
+  };
+  std::vector<BytePairs::Merge> merges;
   const Json& listed = member(model, "merges", source);
   if (!listed.is_array()) throw DataError(fmt::format("{}: model.merges must be an array", source));
   for (size_t index = 0; index < listed.size(); ++index) {
     const auto [left, right] = merge_of(listed[index], index, source);
-    merges.emplace_back(spelled(left), spelled(right));
+    const std::string of = fmt::format("merge {}:", index);
+    merges.push_back({id_of(left, of), id_of(right, of), id_of(left + right, of), static_cast<int32_t>(index)});
   }
-  options.unknown = spelled(text_or(model, "unk_token", "", source));
-  return std::make_unique<BytePairs>(std::move(texts), merges, options, source);
+  const std::string unknown = text_or(model, "unk_token", "", source);
+  if (!unknown.empty()) options.unknown = id_of(unknown, "the unknown token");
+  const auto bytes = options.byte_fallback ? count_byte_tokens(vocabulary) : 0;
+  if (bytes > 0 && bytes < 256) {
+    throw DataError(fmt::format("{}: with byte_fallback, the vocabulary must have all 256 bytes from <0x00> to <0xFF>, or "
+                                "none, and has {}; Orthant cannot use this tokenizer",
+                                source, bytes));
+  }
+  return std::make_unique<BytePairs>(std::move(texts), no_pieces, merges, options);
 }
 
 // The score as the parser of `tokenizers` reads it: the digits as an integer, divided by a power of ten. It may differ
@@ -124,6 +144,10 @@ std::unique_ptr<TokenModel> make_unigram(const Json& model, const std::string& s
 std::unique_ptr<TokenModel> make_token_model(const Json& model, bool byte_level, const std::string& source) {
   const std::string type = text_or(model, "type", model.contains("merges") ? "BPE" : "", source);
   if (type == "BPE") return make_byte_pairs(model, byte_level, source);
+  if (type == "Unigram" && byte_level) {
+    throw DataError(source + ": a Unigram model with the pre-tokenizer ByteLevel is not supported; Orthant reads BPE "
+                             "models with it");
+  }
   if (type == "Unigram") return make_unigram(model, source);
   throw DataError(fmt::format("{}: model.type = \"{}\" is not supported; Orthant reads BPE and Unigram", source, type));
 }

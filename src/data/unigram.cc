@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "data/utf8.h"
 
 namespace orthant {
@@ -46,7 +47,9 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) c
   } else if (unknown_ >= 0) {
     ids.push_back(unknown_);
   } else {
-    throw DataError(fmt::format("the tokenizer has no token for \"{}\", and none for unknown text", text));
+    throw DataError(fmt::format("the tokenizer has no token for \"{}\"; set unk_id in the model of its tokenizer.json, or "
+                                "use another tokenizer",
+                                escape_for_terminal(text, 40)));
   }
 }
 

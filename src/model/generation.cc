@@ -15,8 +15,7 @@ namespace {
 void require_positions(int64_t positions, int64_t tokens) {
   if (tokens <= positions) return;
   throw ConfigError(
-      fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
-                  "or make fewer tokens",
+      fmt::format("{} tokens of the prompt must be at most the model's max_position_embeddings = {}; shorten the prompt",
                   tokens, positions));
 }
 

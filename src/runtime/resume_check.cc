@@ -120,6 +120,14 @@ void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, s
   const std::string then = state.find<std::string>("text_xxh3").value_or("");
   if (then.empty() || !fingerprint || then == fmt::format("{:016x}", *fingerprint)) return;
   const auto before = checkpoint_config(checkpoint);
+  if (before && (before->data.format != c.data.format || before->data.text_key != c.data.text_key)) {
+    const bool format = before->data.format != c.data.format;
+    throw ConfigError(fmt::format("{}, but {} for the checkpoint {}; set it back, or choose another job.dump_folder",
+                                  c.locate(format ? "data.format" : "data.text_key"),
+                                  format ? "it was \"" + before->data.format + "\""
+                                         : "it was \"" + before->data.text_key + "\"",
+                                  checkpoint.directory));
+  }
   throw ConfigError(
       fmt::format("{} holds a different text from the one that the checkpoint {} was trained on{}, or its files have "
                   "changed since; name the same files, or choose another job.dump_folder",

@@ -80,8 +80,11 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens
   std::string text;
+  const size_t before = tokenizer.decode(ids).size();
   const auto should_continue = [&](std::span<const int64_t> made) {
-    text = tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
+    std::vector<int32_t> all = ids;
+    all.insert(all.end(), made.begin(), made.end());
+    text = tokenizer.decode(all).substr(before);  // decoding drops the first space of some tokenizers' texts
     const size_t stop = find_stop(text, limits.stop_texts);
     const bool is_stopped = stop < text.size();
     if (is_stopped) text.resize(stop);

@@ -94,6 +94,31 @@ TEST(HuggingFaceTokenizer, CutsByTheHighestSumOfScores) {
   EXPECT_NE(tokenizer->caveat().find("does not have a token for every byte"), std::string::npos);
 }
 
+// Gemma's runs of spaces are added tokens that decode to spaces. Marks of a text in NFC are sorted in linear time.
+TEST(HuggingFaceTokenizer, DecodesAddedTokensAndNormalizes) {
+  Json json = Json::parse(R"({"added_tokens": [{"id": 2, "content": "\u2581\u2581", "normalized": false},
+                                               {"id": 3, "content": "</s>", "special": true, "normalized": false}],
+      "normalizer": {"type": "Sequence", "normalizers": [
+          {"type": "NFC"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+      "decoder": {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      "model": {"type": "BPE", "vocab": {"\u00e9": 0, "\u2581": 1, "\u2581\u2581": 2, "</s>": 3}, "merges": []}})");
+  const auto tokenizer = load(json);
+  EXPECT_EQ(tokenizer->encode("e\u0301 \u2581\u2581"), (Ids{0, 1, 2}));
+  EXPECT_EQ(tokenizer->decode(Ids{0, 1, 2}), "\u00e9   ");
+  EXPECT_EQ(tokenizer->token_bytes(2), 2);
+  std::string marks = "e";
+  for (int i = 0; i < 100000; ++i) marks += "\u0301\u0316";  // 200,000 marks out of order
+  EXPECT_EQ(tokenizer->encode(marks), Ids{0});  // the first mark that composes is U+0301; the rest has no tokens
+}
+
+TEST(HuggingFaceTokenizer, PutsASpaceBeforeTheFirstPieceOnly) {
+  Json json = unigram();
+  json["pre_tokenizer"] = Json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}]})");
+  EXPECT_EQ(load(json)->encode("a b"), (Ids{6, 4}));
+  EXPECT_EQ(load(json)->encode(" a b"), (Ids{3, 4}));
+}
+
 TEST(HuggingFaceTokenizer, EncodesManyTextsAsOneByOne) {
   const auto tokenizer = load(byte_level());
   std::mt19937 random(1);
@@ -154,6 +179,12 @@ TEST(HuggingFaceTokenizer, IsSavedWithItsCompanionFiles) {
   const auto loaded = load_saved_tokenizer(saved.path());
   EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(loaded->end_of_text(), 260);
+  // The end-of-text token of config.json is written to tokenizer_config.json.
+  folder.write("tokenizer_config.json", R"({"model_max_length": 64})");
+  folder.write("config.json", R"({"eos_token_id": 260})");
+  load_tokenizer(path, "", {})->save(saved.path());
+  EXPECT_EQ(load_saved_tokenizer(saved.path())->end_of_text(), 260);
+  EXPECT_NE(slurp(saved / "tokenizer_config.json").find("model_max_length"), std::string::npos);
 }
 
 TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
@@ -182,12 +213,26 @@ TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
                    {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}});
   };
   expect(split("(a"), "the expression \"(a\" cannot be read at offset 2");
-  expect(split("a|\\w+"), "contains \\w, whose meaning differs");
+  for (const char* part : {"\\w", "\\Q", "&&", "}+", "{,", "(?s:", "(*"}) {
+    const std::string expression = fmt::format("{}b[a{}", part, std::string(part) == "&&" ? "&&b]" : "]");
+    expect(split(expression.c_str()), fmt::format("contains {}, whose meaning differs", part).c_str());
+  }
+  expect(split("[a[bc]]"), "contains [ inside a class, whose meaning differs");
+  expect(split("(?i:st)"), "contains (?i) with \"st\", whose meaning differs");
+  expect(split("\\pL+"), "contains \\p without {NAME}, whose meaning differs");
+  expect(split("b*"), "must not match the empty text");
   expect(refusal("/decoder", {{"type", "WordPiece"}}), "the decoder \"WordPiece\" is not supported");
-  expect(refusal("/added_tokens/0/id", 1e9), "added token 0 needs a content and an id");
-  expect(refusal("/added_tokens/0/id", 100000000), "has id 100000000, but there are 259 tokens");
+  expect(refusal("/added_tokens/0/id", 1e9), "added token 0 needs an id");
+  expect(refusal("/added_tokens/0/id", 100000000), "must have the id 259, which `tokenizers` gives it, and has 100000000");
   expect(refusal("/model/unk_id", 7, unigram()), "model.unk_id = 7 must be below the 7 pieces");
   expect(refusal("/model/vocab/0", Json::array({"<unk>"}), unigram()), "piece 0 must be [\"text\", score]");
+  expect(refusal("/pre_tokenizer", {{"type", "ByteLevel"}}, unigram()), "a Unigram model with the pre-tokenizer ByteLevel");
+  expect(refusal("/decoder/replacement", "", unigram()), "the replacement of Metaspace must not be empty");
+  Json few_bytes = byte_level();
+  few_bytes["model"]["byte_fallback"] = true;
+  few_bytes["model"]["vocab"]["<0x41>"] = 259;
+  few_bytes["added_tokens"] = Json::array();
+  expect(message_of<DataError>([&] { load(few_bytes); }), "must have all 256 bytes from <0x00> to <0xFF>, or none, and has 1");
   Json nameless = byte_level();
   nameless["added_tokens"] = Json::array();
   expect(message_of<ConfigError>([&] { load(nameless); }), "must have an end-of-text token");

@@ -94,6 +94,16 @@ TEST(TextFile, ZstdIsTheSameText) {
   EXPECT_NE(message_of<DataError>([&] { scan_text(cut); }).find(cut + ": damaged zstd"), std::string::npos);
 }
 
+TEST(TextFile, NamesOfCompressedFilesMustBeTrue) {
+  const TempFolder folder;
+  const std::string packed = run_program({"zstd", "-c"}, "one\n", "", "").output;
+  const std::string skips = std::string("\x5a\x2a\x4d\x18\x04\0\0\0abcd", 12);  // a frame of other data
+  EXPECT_EQ(scan_text(folder.write("a.zst", skips + packed)).bytes, 4);
+  EXPECT_NE(message_of<DataError>([&] { scan_text(folder.write("b.zst", "text")); }).find("not a zstd file"),
+            std::string::npos);
+  EXPECT_THROW(scan_text(folder.write("c.gz", packed)), DataError);
+}
+
 std::vector<Piece> records(const std::string& path, const std::string& key) {
   std::vector<Piece> out;
   for_each_piece(scan_text(path, {.jsonl = true, .key = key}),
@@ -123,17 +133,17 @@ TEST(TextFile, DamagedLinesOfJsonAreNamed) {
   const auto expect = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find("b.jsonl: line 2 " + part), std::string::npos) << message;
   };
-  expect(refusal("{\"text\": \"a"), "offset ");
+  expect(refusal("{\"text\": \"a"), "must be one valid JSON object, and is not at offset ");
   expect(refusal("{\"txt\": \"a\"}"), "has no key \"text\"; set data.text_key");
   expect(refusal("{\"text\": 3}"), "the value of \"text\" must be a text, and is a number");
   expect(refusal("{\"text\": [\"a\"]}"), "the value of \"text\" must be a text, and is an array");
   expect(refusal("{\"text\": \"a\", \"text\": \"b\"}"), "has the key \"text\" twice");
   expect(refusal("[\"a\"]"), "must be one JSON object");
   expect(refusal("\"a\""), "must be one JSON object");
-  expect(refusal("{\"text\": \"\xff\"}"), "offset ");
-  expect(refusal("{\"text\": \"a\"} {\"text\": \"b\"}"), "offset ");
+  expect(refusal("{\"text\": \"\xff\"}"), "must be one valid JSON object, and is not at offset ");
+  expect(refusal("{\"text\": \"a\"} {\"text\": \"b\"}"), "must be one valid JSON object, and is not at offset ");
   expect(refusal(std::string(100000, '[')), "must be one JSON object");
-  expect(refusal("{\"a\": " + std::string(100000, '[')), "offset ");
+  expect(refusal("{\"a\": " + std::string(100000, '[')), "must be one valid JSON object, and is not at offset ");
 }
 
 TEST(TextFile, AReaderMayStopEarly) {

@@ -135,5 +135,32 @@ TEST(GenerateText, EndsBeforeTheFirstStop) {
   EXPECT_EQ(generated({"four!"}).text, "one STtwo STOP three ENDfour");  // "four" is held back until the text ends
 }
 
+// A tokenizer whose texts begin with a space that decoding drops, as LLaMA 2's.
+class SpaceFirst final : public Tokenizer {
+ public:
+  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
+    std::vector<std::vector<int32_t>> ids;
+    for (const std::string_view text : texts) ids.push_back(bytes_->encode(" " + std::string(text)));
+    return ids;
+  }
+  std::string decode(std::span<const int32_t> tokens) const override {
+    const std::string text = bytes_->decode(tokens);
+    return text.starts_with(' ') ? text.substr(1) : text;
+  }
+  int32_t token_bytes(int32_t token) const override { return bytes_->token_bytes(token); }
+  int32_t vocab_size() const override { return bytes_->vocab_size(); }
+  int32_t end_of_text() const override { return bytes_->end_of_text(); }
+  std::string name() const override { return ""; }
+  uint64_t fingerprint() const override { return 0; }
+  void save(const std::string&) const override {}
+
+ private:
+  const std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
+};
+
+TEST(GenerateText, KeepsTheSpaceAfterThePrompt) {
+  EXPECT_EQ(generate_text(model_of(" under"), 1000, SpaceFirst(), "in", {}, {.temperature = 0}).text, " under");
+}
+
 }  // namespace
 }  // namespace orthant::sample_test
