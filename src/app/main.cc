@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <string>
 #include <string_view>
@@ -42,11 +43,23 @@ bool computes(const orthant::Command& command) {
          std::holds_alternative<orthant::CalibrateArguments>(command);
 }
 
-// Without this handler, the allocator ends the process without a message.
 [[noreturn]] void out_of_memory() {
-  constexpr std::string_view kText = "error: out of memory\n";
+  constexpr std::string_view kText =
+      "error: out of memory: the system cannot provide more; use a machine with more memory, or smaller files\n";
   (void)!write(STDERR_FILENO, kText.data(), kText.size());
   _exit(orthant::kFailed);
+}
+
+void* allocate(std::size_t bytes) {
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) out_of_memory();
+  return memory;
+}
+
+void* allocate_aligned(std::size_t bytes, std::size_t alignment) {
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) out_of_memory();
+  return memory;
 }
 
 int fail(const std::string& type, const std::string& message, int code) {
@@ -57,10 +70,19 @@ int fail(const std::string& type, const std::string& message, int code) {
 
 }  // namespace
 
+// The forms of mimalloc abort the process without a message if there is no memory left.
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void* operator new[](std::size_t bytes) { return allocate(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate_aligned(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return allocate_aligned(bytes, static_cast<std::size_t>(alignment));
+}
+
 int main(int argc, char** argv) {
   prctl(PR_SET_NAME, "orthant");  // ss and top would show "exe", since ranks are started as /proc/self/exe
   orthant::make_streams_safe();
-  std::set_new_handler(out_of_memory);
   orthant::resolve_vector_math();
   try {
     orthant::Command command = orthant::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
