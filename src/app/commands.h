@@ -49,7 +49,7 @@ struct GenerateArguments {
   std::string prompt;
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the most probable token
-  int64_t top_k = 0;  // 0: all tokens
+  int64_t top_k = 0;         // 0: all tokens
   double top_p = 0.95;
   std::vector<std::string> stops;
   int64_t seed = 1234;

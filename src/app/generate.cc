@@ -1,4 +1,11 @@
 // orthant generate: generates text with the model of a run, a checkpoint or a Hugging Face directory.
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
 #include "app/commands.h"
 #include "base/clock.h"
 #include "base/errors.h"
@@ -10,14 +17,6 @@
 #include "report/progress.h"
 #include "runtime/sample.h"
 #include "runtime/snapshot.h"
-
-#include <unistd.h>
-
-#include <ATen/ATen.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <filesystem>
 
 namespace orthant {
 namespace {

@@ -13,9 +13,9 @@
 #include "app/openmp_wait.h"
 #include "app/streams.h"
 #include "base/file_errors.h"
+#include "comm/vector_math.h"
 #include "launch/launch.h"
 #include "launch/store.h"
-#include "comm/vector_math.h"
 
 namespace {
 

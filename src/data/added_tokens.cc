@@ -63,8 +63,8 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& list, const std:
     const nlohmann::json& id = member(entry, "id", source);
     if (token.text.empty()) continue;  // as `tokenizers` does
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMostTokens) {
-      throw DataError(fmt::format("{}: added token {} needs an id from 0 to {}", source, tokens.size(),
-                                  kMostTokens - 1));
+      throw DataError(
+          fmt::format("{}: added token {} needs an id from 0 to {}", source, tokens.size(), kMostTokens - 1));
     }
     token.id = id.get<int32_t>();
     tokens.push_back(std::move(token));

@@ -37,7 +37,8 @@ BytePairs::BytePairs(std::vector<std::string> texts, const std::vector<bool>& no
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text =
         options_.one_byte_characters ? std::string(1, static_cast<char>(byte)) : fmt::format("<0x{:02X}>", byte);
-    if (const auto found = ids_.find(text); found != ids_.end()) byte_tokens_[static_cast<size_t>(byte)] = found->second;
+    if (const auto found = ids_.find(text); found != ids_.end())
+      byte_tokens_[static_cast<size_t>(byte)] = found->second;
   }
 }
 

@@ -12,7 +12,6 @@
 #include <span>
 #include <sstream>
 #include <unordered_map>
-#include <unordered_map>
 
 #include "base/cores.h"
 #include "base/errors.h"
@@ -96,9 +95,10 @@ void require_ids_of_tokenizers(const std::vector<AddedToken>& added, const Json&
     if (vocabulary.is_object() && vocabulary.contains(token.text)) id = vocabulary.at(token.text).get<int32_t>();
     if (const auto found = known.find(token.text); found != known.end()) id = found->second;
     if (id != token.id) {
-      throw DataError(fmt::format("{}: the added token \"{}\" must have the id {}, which `tokenizers` gives it, and has "
-                                  "{}; save the tokenizer again with transformers, or correct the id",
-                                  source, token.text, id, token.id));
+      throw DataError(
+          fmt::format("{}: the added token \"{}\" must have the id {}, which `tokenizers` gives it, and has "
+                      "{}; save the tokenizer again with transformers, or correct the id",
+                      source, token.text, id, token.id));
     }
     most = std::max(most, id);
   }
@@ -289,8 +289,8 @@ std::string HuggingFaceTokenizer::caveat() const {
   const bool loses = components_.model->loses_unknown_text();
   if (!changes && !loses) return "";
   return fmt::format("tokens may not reproduce the text exactly: the tokenizer {}{}{}",
-                     changes ? "changes text before it is encoded" : "",
-                     changes && loses ? " and " : "", loses ? "does not have a token for every byte" : "");
+                     changes ? "changes text before it is encoded" : "", changes && loses ? " and " : "",
+                     loses ? "does not have a token for every byte" : "");
 }
 
 std::optional<int32_t> HuggingFaceTokenizer::id_of(const std::string& text) const {

@@ -25,8 +25,8 @@ struct Form {
 
 // A form of a valid text. Unlike utf8proc_map(), it takes linear time for many combining marks.
 std::string compose(std::string_view text, Form form) {
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                                      (form.is_compatible ? UTF8PROC_COMPAT : 0));
+  const auto options =
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (form.is_compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> codes;
   for (size_t at = 0, length = 0; at < text.size(); at += length) {
     length = utf8_length(text.substr(at));
@@ -100,11 +100,10 @@ Normalizer::Normalizer(const Json& json, const std::string& source) {
 
 void Normalizer::add(const Json& json, const std::string& source) {
   const std::string type = text_or(json, "type", "", source);
-  static const std::vector<std::pair<std::string, Form>> kForms = {
-      {"NFC", {.composes = true}},
-      {"NFD", {}},
-      {"NFKC", {.composes = true, .is_compatible = true}},
-      {"NFKD", {.is_compatible = true}}};
+  static const std::vector<std::pair<std::string, Form>> kForms = {{"NFC", {.composes = true}},
+                                                                   {"NFD", {}},
+                                                                   {"NFKC", {.composes = true, .is_compatible = true}},
+                                                                   {"NFKD", {.is_compatible = true}}};
   const auto form = std::ranges::find(kForms, type, &std::pair<std::string, Form>::first);
   if (form != kForms.end()) {
     steps_.emplace_back([how = form->second](std::string text) { return compose_valid_parts(std::move(text), how); });

@@ -133,9 +133,10 @@ class MeaningCheck {
 void require_same_meaning(const std::string& expression, const std::string& source) {
   const std::string differs = MeaningCheck(expression).find();
   if (differs.empty()) return;
-  throw DataError(fmt::format("{}: the expression \"{}\" contains {}, whose meaning differs between regular expression "
-                              "libraries; Orthant reads expressions without it",
-                              source, expression, differs));
+  throw DataError(
+      fmt::format("{}: the expression \"{}\" contains {}, whose meaning differs between regular expression "
+                  "libraries; Orthant reads expressions without it",
+                  source, expression, differs));
 }
 
 constexpr size_t kMostStackBytes = 64 << 20;
@@ -168,8 +169,9 @@ Pattern::Pattern(const std::string& expression, const std::string& source) : exp
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_MULTILINE, &error, &offset, context.get());
+  compiled->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_MULTILINE, &error, &offset, context.get());
   if (compiled->code == nullptr) {
     throw DataError(fmt::format("{}: the expression \"{}\" cannot be read at offset {}: {}", source, expression, offset,
                                 pcre2_message(error)));
@@ -177,9 +179,10 @@ Pattern::Pattern(const std::string& expression, const std::string& source) : exp
   uint32_t matches_empty_text = 0;
   pcre2_pattern_info(compiled->code, PCRE2_INFO_MATCHEMPTY, &matches_empty_text);
   if (matches_empty_text != 0) {
-    throw DataError(fmt::format("{}: the expression \"{}\" must not match the empty text; Orthant cannot use this "
-                                "tokenizer",
-                                source, expression));
+    throw DataError(
+        fmt::format("{}: the expression \"{}\" must not match the empty text; Orthant cannot use this "
+                    "tokenizer",
+                    source, expression));
   }
   pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // without it, matching is slower and otherwise the same
   compiled_ = std::move(compiled);
@@ -208,9 +211,10 @@ std::vector<TextRange> Pattern::find_all(std::string_view text) const {
     const int matched = pcre2_match(compiled_->code, subject, known.size(), at, 0, memory.data, memory.context);
     if (matched == PCRE2_ERROR_NOMATCH) break;
     if (matched < 0) {
-      throw DataError(fmt::format("{}: the expression \"{}\" failed at byte {} of a text of {} bytes: {}; shorten or "
-                                  "remove this text, or use another tokenizer",
-                                  source_, expression_, at, text.size(), pcre2_message(matched)));
+      throw DataError(
+          fmt::format("{}: the expression \"{}\" failed at byte {} of a text of {} bytes: {}; shorten or "
+                      "remove this text, or use another tokenizer",
+                      source_, expression_, at, text.size(), pcre2_message(matched)));
     }
     const size_t* ends = pcre2_get_ovector_pointer(memory.data);
     found.push_back({ends[0], ends[1]});

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/errors.h"
 #include "data/byte_characters.h"
@@ -97,9 +97,10 @@ std::unique_ptr<TokenModel> make_byte_pairs(const Json& model, bool byte_level, 
   if (!unknown.empty()) options.unknown = id_of(unknown, "the unknown token");
   const auto bytes = options.byte_fallback ? count_byte_tokens(vocabulary) : 0;
   if (bytes > 0 && bytes < 256) {
-    throw DataError(fmt::format("{}: with byte_fallback, the vocabulary must have all 256 bytes from <0x00> to <0xFF>, or "
-                                "none, and has {}; Orthant cannot use this tokenizer",
-                                source, bytes));
+    throw DataError(
+        fmt::format("{}: with byte_fallback, the vocabulary must have all 256 bytes from <0x00> to <0xFF>, or "
+                    "none, and has {}; Orthant cannot use this tokenizer",
+                    source, bytes));
   }
   return std::make_unique<BytePairs>(std::move(texts), no_pieces, merges, options);
 }
@@ -145,8 +146,9 @@ std::unique_ptr<TokenModel> make_token_model(const Json& model, bool byte_level,
   const std::string type = text_or(model, "type", model.contains("merges") ? "BPE" : "", source);
   if (type == "BPE") return make_byte_pairs(model, byte_level, source);
   if (type == "Unigram" && byte_level) {
-    throw DataError(source + ": a Unigram model with the pre-tokenizer ByteLevel is not supported; Orthant reads BPE "
-                             "models with it");
+    throw DataError(source +
+                    ": a Unigram model with the pre-tokenizer ByteLevel is not supported; Orthant reads BPE "
+                    "models with it");
   }
   if (type == "Unigram") return make_unigram(model, source);
   throw DataError(fmt::format("{}: model.type = \"{}\" is not supported; Orthant reads BPE and Unigram", source, type));

@@ -47,9 +47,10 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) c
   } else if (unknown_ >= 0) {
     ids.push_back(unknown_);
   } else {
-    throw DataError(fmt::format("the tokenizer has no token for \"{}\"; set unk_id in the model of its tokenizer.json, or "
-                                "use another tokenizer",
-                                escape_for_terminal(text, 40)));
+    throw DataError(
+        fmt::format("the tokenizer has no token for \"{}\"; set unk_id in the model of its tokenizer.json, or "
+                    "use another tokenizer",
+                    escape_for_terminal(text, 40)));
   }
 }
 

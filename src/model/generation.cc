@@ -14,9 +14,9 @@ namespace {
 
 void require_positions(int64_t positions, int64_t tokens) {
   if (tokens <= positions) return;
-  throw ConfigError(
-      fmt::format("{} tokens of the prompt must be at most the model's max_position_embeddings = {}; shorten the prompt",
-                  tokens, positions));
+  throw ConfigError(fmt::format(
+      "{} tokens of the prompt must be at most the model's max_position_embeddings = {}; shorten the prompt", tokens,
+      positions));
 }
 
 // Tokens of one sequence at the positions from `first` on. Only the last one has a label, whose value has no meaning.

@@ -13,7 +13,7 @@ namespace orthant {
 
 struct Sampling {
   double temperature = 0.8;  // 0: always the most probable token
-  int64_t top_k = 0;  // sample from this number of most probable tokens; 0 = all
+  int64_t top_k = 0;         // sample from this number of most probable tokens; 0 = all
   // Nucleus sampling (Holtzman et al. 2020): sample from the fewest most probable of the top_k tokens whose total
   // probability is at least top_p of theirs.
   double top_p = 0.95;

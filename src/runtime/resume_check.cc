@@ -122,11 +122,11 @@ void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, s
   const auto before = checkpoint_config(checkpoint);
   if (before && (before->data.format != c.data.format || before->data.text_key != c.data.text_key)) {
     const bool format = before->data.format != c.data.format;
-    throw ConfigError(fmt::format("{}, but {} for the checkpoint {}; set it back, or choose another job.dump_folder",
-                                  c.locate(format ? "data.format" : "data.text_key"),
-                                  format ? "it was \"" + before->data.format + "\""
-                                         : "it was \"" + before->data.text_key + "\"",
-                                  checkpoint.directory));
+    throw ConfigError(
+        fmt::format("{}, but {} for the checkpoint {}; set it back, or choose another job.dump_folder",
+                    c.locate(format ? "data.format" : "data.text_key"),
+                    format ? "it was \"" + before->data.format + "\"" : "it was \"" + before->data.text_key + "\"",
+                    checkpoint.directory));
   }
   throw ConfigError(
       fmt::format("{} holds a different text from the one that the checkpoint {} was trained on{}, or its files have "

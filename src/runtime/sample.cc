@@ -106,10 +106,10 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
   const Plan generation = make_generation_plan(plan);
   Inference inference(generation, primitives_of(generation, cached_attention(), comm), session, comm);
   const Advance next = advance_text(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
-  return opening + generate_text(next, positions, *data.tokenizer, opening, {.max_new_tokens = kNewTokens},
-                                 {.temperature = 0.7, .top_p = 0.9,
-                                  .seed = static_cast<uint64_t>(plan.config.training.seed)})
-                       .text;
+  return opening +
+         generate_text(next, positions, *data.tokenizer, opening, {.max_new_tokens = kNewTokens},
+                       {.temperature = 0.7, .top_p = 0.9, .seed = static_cast<uint64_t>(plan.config.training.seed)})
+             .text;
 }
 
 std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {

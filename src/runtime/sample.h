@@ -1,15 +1,15 @@
 // Generates text with a model: for `orthant generate`, and for the sample at the end of a run.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "comm/comm.h"
 #include "model/generation.h"
 #include "plan/plan.h"
 #include "runtime/session.h"
 #include "runtime/training_data.h"
-
-#include <functional>
-#include <string>
-#include <vector>
 
 namespace orthant {
 

@@ -173,7 +173,8 @@ TEST(TokenizeFiles, MarksTheBeginningAndTheEndOfDocuments) {
                        "post_processor": {"type": "TemplateProcessing",
                                           "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
                                           "special_tokens": {"<b>": {"ids": [0]}}},
-                       "model": {"type": "BPE", "vocab": {"<b>": 0, "</s>": 1, "a": 2, "b": 3, "\n": 4}, "merges": []}})"),
+                       "model": {"type": "BPE", "merges": [],
+                                 "vocab": {"<b>": 0, "</s>": 1, "a": 2, "b": 3, "\n": 4}}})"),
       "", {});
   const auto tokens_of = [&](const std::string& name, const std::string& text, const TextFormat& format) {
     const std::vector<std::string> files = {folder.write(name, text)};

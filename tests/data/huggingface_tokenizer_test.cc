@@ -223,16 +223,19 @@ TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
   expect(split("b*"), "must not match the empty text");
   expect(refusal("/decoder", {{"type", "WordPiece"}}), "the decoder \"WordPiece\" is not supported");
   expect(refusal("/added_tokens/0/id", 1e9), "added token 0 needs an id");
-  expect(refusal("/added_tokens/0/id", 100000000), "must have the id 259, which `tokenizers` gives it, and has 100000000");
+  expect(refusal("/added_tokens/0/id", 100000000),
+         "must have the id 259, which `tokenizers` gives it, and has 100000000");
   expect(refusal("/model/unk_id", 7, unigram()), "model.unk_id = 7 must be below the 7 pieces");
   expect(refusal("/model/vocab/0", Json::array({"<unk>"}), unigram()), "piece 0 must be [\"text\", score]");
-  expect(refusal("/pre_tokenizer", {{"type", "ByteLevel"}}, unigram()), "a Unigram model with the pre-tokenizer ByteLevel");
+  expect(refusal("/pre_tokenizer", {{"type", "ByteLevel"}}, unigram()),
+         "a Unigram model with the pre-tokenizer ByteLevel");
   expect(refusal("/decoder/replacement", "", unigram()), "the replacement of Metaspace must not be empty");
   Json few_bytes = byte_level();
   few_bytes["model"]["byte_fallback"] = true;
   few_bytes["model"]["vocab"]["<0x41>"] = 259;
   few_bytes["added_tokens"] = Json::array();
-  expect(message_of<DataError>([&] { load(few_bytes); }), "must have all 256 bytes from <0x00> to <0xFF>, or none, and has 1");
+  expect(message_of<DataError>([&] { load(few_bytes); }),
+         "must have all 256 bytes from <0x00> to <0xFF>, or none, and has 1");
   Json nameless = byte_level();
   nameless["added_tokens"] = Json::array();
   expect(message_of<ConfigError>([&] { load(nameless); }), "must have an end-of-text token");
