@@ -17,19 +17,12 @@ import subprocess
 import sys
 import tempfile
 
+from venv_python import use_the_tests_python
+
 SKIPPED = 77
 EPSILON = 2.0**-24  # float32, round to nearest
 LOGITS_BOUND = 1e-5
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-
-
-def use_the_tests_python(arguments):
-    """Executes the Python of .venv, which has the tests' packages, in place of this process if another one runs."""
-    venv = SOURCE / ".venv"
-    if (venv / "bin/python3").exists() and pathlib.Path(sys.prefix).resolve() != venv.resolve():
-        os.execv(venv / "bin/python3", [str(venv / "bin/python3"), __file__, *sys.argv[1:]])
-    if arguments.packages:
-        sys.path.insert(0, arguments.packages)  # before the packages of .venv
 
 
 def import_or_skip(packages=None):
@@ -355,7 +348,9 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--packages")
     arguments = parser.parse_args()
-    use_the_tests_python(arguments)
+    use_the_tests_python()
+    if arguments.packages:
+        sys.path.insert(0, arguments.packages)  # before the packages of .venv
     import_or_skip(arguments.packages)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     with tempfile.TemporaryDirectory(prefix="orthant-oracle-") as folder:

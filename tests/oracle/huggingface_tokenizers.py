@@ -13,10 +13,13 @@ import subprocess
 import sys
 import tempfile
 
+from venv_python import use_the_tests_python
+
+use_the_tests_python()
 try:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-except ImportError:
-    print("skipped: the package tokenizers is not installed")
+except ImportError as error:
+    print(f"skipped: {error}")
     sys.exit(77)
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]

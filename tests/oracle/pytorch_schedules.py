@@ -8,15 +8,15 @@ Exits with 77 (skipped) if torch.distributed.pipelining cannot be imported.
 import argparse
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import types
 
+from venv_python import use_the_tests_python
+
 SKIPPED = 77
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
 RANKS, MICROBATCHES = 4, 8
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved_1f1b": 2, "zb_h1": 1, "zb_h2": 1, "zb_v": 2, "v_half": 2, "v_min": 2,
           "dual_pipe_v": 2}
@@ -48,9 +48,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", required=True)
     a = p.parse_args()
-    venv = SOURCE / ".venv"
-    if (venv / "bin/python3").exists() and pathlib.Path(sys.prefix).resolve() != venv.resolve():
-        os.execv(venv / "bin/python3", [str(venv / "bin/python3"), __file__, *sys.argv[1:]])
+    use_the_tests_python()
     try:
         from torch.distributed.pipelining import schedules
     except ImportError as error:

@@ -52,6 +52,9 @@ std::vector<Held> measure(const Plan& plan) {
 }
 
 constexpr double kWithSums = 0.05;  // bound if small weights are reduced over data ranks
+// Bound if blocks keep so little that one message of the vocabulary layers, 48 KiB, is 0.4 % to 0.9 % of a rank. A rank
+// that is ahead of others holds up to three more messages than planned, and one that is behind has freed as many.
+constexpr double kWithMessages = 0.05;
 
 // Messages between stages are held as planned. Other messages in flight depend on the other ranks. Reductions of
 // gradients may complete before the row ends, while the plan counts their memory to its end.
@@ -177,6 +180,7 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
   struct Case {
     int ranks;
     Words words;
+    double bound = 0.03;
   };
   const std::vector<Case> cases = {
       {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
@@ -195,16 +199,15 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
       {4, pipeline("zb_v", 4, {order + "algorithm_1", kLarge, kCapped, kSmoothed})},
       {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed, kHalf})},
       {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
-      {4, pipeline("zb_v", 4, {order + "algorithm_2", kLearned, kDropout})},
+      {4, pipeline("zb_v", 4, {order + "algorithm_2", kLearned, kDropout}), kWithMessages},
       // Blocks that recompute keep so little that the embedding of each microbatch is seen.
-      {4, pipeline("1f1b", 4, {order + "algorithm_2", kFull, kDropout})},
-      {4, pipeline("zb_h1", 4, {order + "algorithm_1", kFull, kLearned})},
-      {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}};
+      {4, pipeline("1f1b", 4, {order + "algorithm_2", kFull, kDropout}), kWithMessages},
+      {4, pipeline("zb_h1", 4, {order + "algorithm_1", kFull, kLearned}), kWithMessages},
+      {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"}), kWithSums}};
   for (const Case& c : sweep.of(cases, 6)) {
     std::string name;
     for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
-    const bool sums = name.find("data_parallel") != std::string::npos;
-    expect_planned(wide_run().plan(c.ranks, c.words), name, sums ? kWithSums : 0.03);
+    expect_planned(wide_run().plan(c.ranks, c.words), name, c.bound);
   }
 }
 
