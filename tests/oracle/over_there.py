@@ -86,7 +86,7 @@ def our_trained_tokenizer(build, scratch):
     directory = folder / "checkpoints/latest"
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     assert len(tokenizer) == 900, len(tokenizer)
-    # Of the end-of-text token, spelled out in a text, tokenizer.json makes its id: see src/data/huggingface.h.
+    # The spelled-out end-of-text token becomes its id in tokenizer.json only: see src/data/huggingface.h.
     texts = [text for text in TEXTS if text.strip()]
     texts += [page.read_text().replace("<|endoftext|>", "") for page in pages]
     ids = {text: our_ids(build, directory / "tokenizer.model", text, scratch) for text in texts}
