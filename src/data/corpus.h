@@ -64,7 +64,7 @@ struct TokenizedText {
 /// Tokenizes text files into the writer; the caller calls finish(). Lines that contain only <|endoftext|> separate
 /// documents. A file without such a line is one document, split at blank lines into pieces of about 16 KiB. Small texts
 /// get smaller pieces, so that they still yield about 20. Only the first piece of a document begins with the begin
-/// marks, and only the last one ends with the end-of-text id, so that pieces continue into one another.
+/// tokens, and only the last one ends with the end-of-text id, so that pieces continue into one another.
 TokenizedText tokenize_files(std::span<const std::string> files, const TextFormat& format, const Tokenizer& tokenizer,
                              IndexedDatasetWriter& writer, const TextProgress& progress = {});
 

@@ -10,7 +10,7 @@
 
 namespace orthant {
 
-/// Pieces of a text: views of it, or of texts that a step has owned.
+/// Pieces of a text: views of it, or of texts that steps have made.
 struct TextPieces {
   std::vector<std::string_view> pieces;
   std::deque<std::string> owned;  // a deque, so that views stay valid while it grows

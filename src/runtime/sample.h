@@ -21,7 +21,7 @@ struct GeneratedText {
 
 struct GenerationLimits {
   int64_t max_new_tokens = 200;
-  std::vector<std::string> stop_texts = {};  // the text ends before the first of these; none may be empty
+  std::vector<std::string> stop_texts = {};  // the text ends before the first of these; each has at least one byte
 };
 
 /// Continues the prompt with a model of `positions` positions; returns only the continuation. `on_text` is called
