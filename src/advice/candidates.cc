@@ -120,6 +120,7 @@ struct Enumerate {
     return integers(*now, *std::get<int64_t*>(key.field(defaults)), numbers, reach);
   }
   Texts operator()(double*) const { return numbers_of(key, numbers); }
+  Texts operator()(std::vector<double>*) const { return {"[]"}; }
   Texts operator()(HeldOut*) const { return numbers_of(key, numbers); }
   Texts operator()(std::string* now) const {
     Texts texts;

@@ -145,7 +145,7 @@ std::function<void(int64_t, int64_t)> make_progress_callback(const std::string& 
 
 TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   TrainingData data = open_training_data(config, progress);
-  if (config.validation.freq > 0 && !data.held_out) {
+  if (config.validation.freq > 0 && data.validation.empty()) {
     throw ConfigError(fmt::format(
         "{} cannot hold a document out: {} is a single document; give it more lines or documents, name files in "
         "data.validation, or set data.validation = 0 and validation.freq = 0",
@@ -170,7 +170,7 @@ RunFacts facts_of_model(const Config& config) {
 
 RunFacts facts_before_data(const Config& config, int ranks) {
   RunFacts facts{.ranks = ranks};
-  if (!is_indexed_prefix(config.data.path)) expand_paths(config.data.path);
+  check_data_paths(config);
   const std::string& spec = config.data.tokenizer;
   facts.vocab_size =
       spec.starts_with("train:") ? pieces_to_train(spec) : load_tokenizer(spec, "", {})->vocab_size();

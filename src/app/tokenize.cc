@@ -5,11 +5,12 @@
 
 #include "app/commands.h"
 #include "app/scratch_folder.h"
-#include "report/progress_bar.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "data/corpus.h"
 #include "data/sentencepiece.h"
+#include "data/tokenize_text.h"
+#include "report/progress_bar.h"
 
 namespace orthant {
 namespace {
@@ -29,7 +30,7 @@ std::string dataset_prefix(const std::string& output) {
 
 // Describes what counts as a document in these files, and how documents are stored.
 std::string describe_documents(const TokenizedText& text, size_t files, const TextFormat& format) {
-  if (format.jsonl) return fmt::format("the text of \"{}\" of each line", format.key);
+  if (format.documents == DocumentFormat::kJsonl) return fmt::format("the text of \"{}\" of each line", format.key);
   const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
   if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
   std::string description =
@@ -51,7 +52,8 @@ std::string describe_documents(const TokenizedText& text, size_t files, const Te
 int tokenize(const TokenizeArguments& arguments) {
   const std::string prefix = dataset_prefix(arguments.output);
   const std::vector<std::string> files = expand_paths(arguments.inputs, "INPUT");
-  const TextFormat format{.jsonl = arguments.format == "jsonl", .key = arguments.text_key};
+  const TextFormat format{.documents = arguments.format == "jsonl" ? DocumentFormat::kJsonl : DocumentFormat::kPlain,
+                          .key = arguments.text_key};
   std::string spec = arguments.tokenizer;
   // A tokenizer that is trained here gets its final name only after the dataset is complete.
   std::optional<ScratchFolder> scratch;
@@ -64,9 +66,9 @@ int tokenize(const TokenizeArguments& arguments) {
 
   IndexedDatasetWriter writer(prefix, tokenizer->vocab_size());
   ProgressBar bar("tokenizing");
-  const TokenizedText text = tokenize_files(files, format, *tokenizer, writer, [&](int64_t done, int64_t total) {
-    bar.update(done, total, writer.num_tokens());
-  });
+  const TokenizedText text =
+      tokenize_text(scan_texts(files, format), *tokenizer, writer,
+                    [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
   bar.finish();
   if (writer.num_tokens() == 0) {
     throw ConfigError(fmt::format("INPUT = \"{}\" holds no text, only blank lines; nothing was written",

@@ -18,7 +18,8 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 
  public:
-  StrictBuilder(Json& result, const std::string& source) : Base(result, true), source_(source) {}
+  StrictBuilder(Json& result, const std::string& source, LargeIntegers large)
+      : Base(result, true), source_(source), large_(large) {}
 
   bool start_object(std::size_t elements) { return enter(), Base::start_object(elements); }
   bool end_object() { return keys_.pop_back(), Base::end_object(); }
@@ -29,7 +30,7 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     return Base::key(name);
   }
   bool number_float(double value, const std::string& text) {
-    if (text.find_first_of(".eE") == std::string::npos) {
+    if (large_ == LargeIntegers::kRefuse && text.find_first_of(".eE") == std::string::npos) {
       throw DataError(fmt::format("{}: integer {} does not fit 64 bits", source_, text));
     }
     return Base::number_float(value, text);
@@ -45,25 +46,26 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
 
   const std::string& source_;
+  const LargeIntegers large_;
   std::vector<std::set<std::string>> keys_;
 };
 
 template <typename Json>
-Json parse(std::string_view text, const std::string& source) {
+Json parse(std::string_view text, const std::string& source, LargeIntegers large) {
   Json root;
-  StrictBuilder<Json> builder(root, source);
+  StrictBuilder<Json> builder(root, source, large);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return root;
 }
 
 }  // namespace
 
-nlohmann::ordered_json parse_json(std::string_view text, const std::string& source) {
-  return parse<nlohmann::ordered_json>(text, source);
+nlohmann::ordered_json parse_json(std::string_view text, const std::string& source, LargeIntegers large) {
+  return parse<nlohmann::ordered_json>(text, source, large);
 }
 
-nlohmann::json parse_sorted_json(std::string_view text, const std::string& source) {
-  return parse<nlohmann::json>(text, source);
+nlohmann::json parse_sorted_json(std::string_view text, const std::string& source, LargeIntegers large) {
+  return parse<nlohmann::json>(text, source, large);
 }
 
 }  // namespace orthant

@@ -104,4 +104,13 @@ MappedFile::~MappedFile() = default;
 std::span<const std::byte> MappedFile::bytes() const { return {mapping_->address, mapping_->size}; }
 const std::string& MappedFile::path() const { return mapping_->path; }
 
+std::string read_file(const std::string& path, int64_t limit_bytes) {
+  const MappedFile file(path);
+  const auto size_bytes = static_cast<int64_t>(file.bytes().size());
+  if (size_bytes > limit_bytes) {
+    throw DataError(fmt::format("{}: {} bytes, expected at most {}", path, size_bytes, limit_bytes));
+  }
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
 }  // namespace orthant

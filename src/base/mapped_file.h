@@ -1,7 +1,8 @@
-// Read-only memory-mapped files, with an error message if a file is truncated while it is mapped.
+// Files to read: memory-mapped, with an error message if a file is truncated while it is mapped; or as a text.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,5 +25,8 @@ class MappedFile {
   struct Mapping;
   std::unique_ptr<Mapping> mapping_;
 };
+
+/// Returns the content of a file. Throws DataError if it is missing, not regular, or exceeds `limit_bytes`.
+std::string read_file(const std::string& path, int64_t limit_bytes = 100'000'000);
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/file_errors.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"

@@ -122,17 +122,6 @@ FileDigest write_file(const std::string& path, std::string_view text) {
   return file.commit();
 }
 
-std::string read_file(const std::string& path, int64_t limit_bytes) {
-  const Descriptor file(path);
-  const int64_t size_bytes = file.regular_file_bytes(path);
-  if (size_bytes > limit_bytes) {
-    throw DataError(fmt::format("{}: {} bytes, expected at most {}", path, size_bytes, limit_bytes));
-  }
-  std::string text(static_cast<std::size_t>(size_bytes), '\0');
-  text.resize(read_fully(file.number, text, path));
-  return text;
-}
-
 FileDigest digest_file(const std::string& path) {
   const Descriptor file(path);
   file.regular_file_bytes(path);

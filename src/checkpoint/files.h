@@ -65,8 +65,6 @@ class OutputFile {
 
 /// Writes a small text with an OutputFile.
 FileDigest write_file(const std::string& path, std::string_view text);
-/// Returns the content of a file. Throws DataError if it is missing, exceeds `limit_bytes`, or cannot be read.
-std::string read_file(const std::string& path, int64_t limit_bytes = 100'000'000);
 /// Size and checksums of an existing file. Throws DataError if it cannot be read.
 FileDigest digest_file(const std::string& path);
 /// Makes the content of an existing file durable (fsync). Throws DataError.

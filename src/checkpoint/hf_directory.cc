@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "base/text.h"
 
 namespace orthant {

@@ -42,8 +42,23 @@ void check_data(const Config& config) {
   for (const std::string& path : config.data.path) {
     if (path.empty()) refuse_text("data.path", "must not hold an empty name; name text files, globs or a PREFIX");
   }
+  const size_t paths = config.data.path.size(), weights = config.data.weights.size();
+  if (weights > 0 && weights != paths) {
+    throw ConfigError(fmt::format("{} must have one weight for each of the {} of {}", config.locate("data.weights"),
+                                  paths == 1 ? "1 entry" : fmt::format("{} entries", paths),
+                                  config.locate("data.path")));
+  }
+  if (config.data.format == "chat") {
+    const std::string reason = fmt::format("with {}", config.locate("data.format"));
+    if (config.model.objective != "causal") {
+      refuse(config, "model.objective", "must be \"causal\" " + reason, {"data.format"});
+    }
+    if (config.data.tokenizer.starts_with("train:")) {
+      refuse_text("data.tokenizer", ("must be \"byte\" or name a FILE " + reason).c_str());
+    }
+  }
   const HeldOut& held_out = config.data.validation;
-  if (config.validation.freq > 0 && held_out.files.empty() && held_out.share == 0) {
+  if (config.validation.freq > 0 && held_out.sets.empty() && held_out.share == 0) {
     refuse(config, "validation.freq",
            fmt::format("requires documents held out for validation, but {}", config.locate("data.validation")),
            {"data.validation"}, {0});
@@ -147,7 +162,10 @@ void check_offload(const Config& config, const BuildFeatures& abilities) {
 
 void check_settings_without_effect(const Config& config) {
   if (config.model.objective != "masked") require_default(config, "model.masked_share", "model.objective");
-  if (!config.data.mask_documents) require_default(config, "data.long_documents", "data.mask_documents");
+  const bool is_chat = config.data.format == "chat";
+  if (!config.data.mask_documents && !is_chat) require_default(config, "data.long_documents", "data.mask_documents");
+  if (config.data.format != "jsonl") require_default(config, "data.text_key", "data.format");
+  if (!is_chat) require_default(config, "data.chat_template", "data.format");
   const bool is_chosen = config.parallelism.layout == "auto" && !config.is_set("parallelism.zero_stage");
   if (config.parallelism.zero_stage == 0 && !is_chosen) {
     require_default(config, "parallelism.data_parallel_shard_degree", "parallelism.zero_stage");

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/named_files.h"
 #include "model/architecture.h"
 #include "model/optimizer_plan.h"
 
@@ -36,18 +37,20 @@ struct ModelConfig : Architecture {
   double masked_share = 0.15;
 };
 
-/// Value of data.validation: the fraction of the documents to hold out, or a list of files. If files are given, they
-/// are used and `share` is 0.
+/// Value of data.validation: the fraction of the documents to hold out, or sets of files. If files are given, they are
+/// used and `share` is 0. A list of files is a single set without a name.
 struct HeldOut {
   double share = 0.05;
-  std::vector<std::string> files;
+  std::vector<NamedFiles> sets;
   bool operator==(const HeldOut&) const = default;
 };
 
 struct DataConfig {
   std::vector<std::string> path = {"corpus.txt"};
+  std::vector<double> weights;
   std::string format = "text";
   std::string text_key = "text";
+  std::string chat_template;
   HeldOut validation;
   std::string tokenizer = "byte";
   bool mask_documents = false;

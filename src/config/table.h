@@ -16,7 +16,7 @@ namespace orthant {
 
 /// Pointer to the member of a Config that holds a key's value.
 using Field = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, std::vector<int64_t>*,
-                           std::array<int64_t, 3>*, HeldOut*>;
+                           std::vector<double>*, std::array<int64_t, 3>*, HeldOut*>;
 
 /// The legal values of a key: a range for numbers (and each element of a list of numbers), choices for strings.
 struct Legal {
@@ -71,8 +71,7 @@ std::string suggest_section(std::string_view section);
 /// Replaces '-' by '_', the form in which keys are compared.
 std::string normal_key(std::string_view text);
 
-/// Returns the type of a key for people: "int", "float", "bool", "string", "list of ints", "list of strings",
-/// "list of 3 ints" or "float or list of strings".
+/// Returns the type of a key for people, such as "int", "list of strings" or "list of 3 ints".
 std::string type_name(const Key& key);
 /// Returns the legal values as text: "at least 1", "0 to 3", "byte, FILE.model or train:N"; empty if all are legal.
 std::string legal_text(const Key& key);
@@ -82,6 +81,9 @@ std::string value_text(const Key& key, const Config& config);
 std::string default_text(const Key& key);
 /// Sets the key from the text of a command-line value. Returns the problem if the text has the wrong type.
 std::optional<std::string> set_from_word(const Key& key, Config& config, std::string_view word);
+/// Sets data.validation from an inline table of TOML, such as {code = ["a.py"]}. Returns the problem, if there is one.
+std::optional<std::string> set_held_out_from_table(HeldOut& value, std::string_view text);
+inline constexpr const char* kHeldOutLaw = "must be a number, a list of files, or a table of such lists";
 /// Sets the key in `to` to its value in `from`.
 void copy_value(const Key& key, const Config& from, Config& to);
 /// Returns the problem with the key's present value and the legal values, or nullopt if the value is legal.

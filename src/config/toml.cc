@@ -95,6 +95,17 @@ struct SetFromNode {
     }
     return {};
   }
+  Problem operator()(std::vector<double>* value) const {
+    constexpr const char* kWanted = "must be a list of numbers, as in [0.7, 0.3]";
+    const toml::array* items = node.as_array();
+    if (items == nullptr) return kWanted;
+    value->clear();
+    for (const toml::node& item : *items) {
+      if (!item.is_number()) return kWanted;
+      value->push_back(*item.value<double>());
+    }
+    return {};
+  }
   Problem operator()(std::array<int64_t, 3>* value) const {
     const toml::array* items = node.as_array();
     if (items == nullptr || items->size() != 3) return "must be a list of 3 whole numbers, as in [2, 2, 1]";
@@ -110,9 +121,22 @@ struct SetFromNode {
       *value = {*node.value<double>(), {}};
       return {};
     }
-    const auto files = to_strings(node);
-    if (!files || files->empty()) return "must be a number or a list of files";
-    *value = {0.0, *files};
+    std::vector<NamedFiles> sets;
+    const auto add = [&](std::string_view name, const toml::node& list) {
+      auto files = to_strings(list);
+      const bool ok = files && !files->empty();
+      if (ok) sets.push_back({std::string(name), std::move(*files)});
+      return ok;
+    };
+    if (const toml::table* table = node.as_table()) {
+      for (const auto& [name, list] : *table) {
+        if (name.str().empty() || !add(name.str(), list)) return kHeldOutLaw;
+      }
+    } else if (!add("", node)) {
+      return kHeldOutLaw;
+    }
+    if (sets.empty()) return kHeldOutLaw;
+    *value = {0.0, std::move(sets)};
     return {};
   }
 };
@@ -158,6 +182,17 @@ void set_section(Config& config, const toml::key& name, const toml::node& node, 
 }
 
 }  // namespace
+
+std::optional<std::string> set_held_out_from_table(HeldOut& value, std::string_view text) {
+  if (line_of_deep_key(text)) return kHeldOutLaw;
+  try {
+    const toml::table table = toml::parse(fmt::format("value = {}", text));
+    if (table.size() != 1) return kHeldOutLaw;
+    return SetFromNode{*table.get("value")}(&value);
+  } catch (const toml::parse_error& error) {
+    return fmt::format("must be an inline table of TOML: {}", error.description());
+  }
+}
 
 void apply_toml(Config& config, std::string_view text, const std::string& name) {
   if (const auto line = line_of_deep_key(text)) {

@@ -1,5 +1,6 @@
 // Reads, checks and prints the value of a single key, whatever its type.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -141,6 +142,22 @@ std::optional<std::string> first_problem(const Items& items, Check check) {
   return {};
 }
 
+// A list of files, or a table with a list for each name.
+std::string held_out_text(const HeldOut& value) {
+  if (value.sets.empty()) return float_text(value.share);
+  if (value.sets[0].name.empty()) return list_text(value.sets[0].files, toml_quoted);
+  std::vector<std::string> sets;
+  for (const NamedFiles& set : value.sets) {
+    sets.push_back(toml_quoted(set.name) + " = " + list_text(set.files, toml_quoted));
+  }
+  return "{" + join(sets, ", ") + "}";
+}
+
+// Names of sets become parts of names in metrics files.
+bool is_set_name(std::string_view name) {
+  return std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+}
+
 }  // namespace
 
 std::string toml_quoted(std::string_view text) {
@@ -172,8 +189,9 @@ std::string type_name(const Key& key) {
                         [](std::string*) { return "string"; },
                         [](std::vector<std::string>*) { return "list of strings"; },
                         [](std::vector<int64_t>*) { return "list of ints"; },
+                        [](std::vector<double>*) { return "list of floats"; },
                         [](std::array<int64_t, 3>*) { return "list of 3 ints"; },
-                        [](HeldOut*) { return "float or list of strings"; },
+                        [](HeldOut*) { return "float, list of strings, or table of lists"; },
                     },
                     field_of(key, config));
 }
@@ -197,10 +215,9 @@ std::string value_text(const Key& key, const Config& config) {
                         [](std::string* value) { return toml_quoted(*value); },
                         [](std::vector<std::string>* value) { return list_text(*value, toml_quoted); },
                         [&](std::vector<int64_t>* value) { return list_text(*value, int_text); },
+                        [](std::vector<double>* value) { return list_text(*value, float_text); },
                         [&](std::array<int64_t, 3>* value) { return list_text(*value, int_text); },
-                        [](HeldOut* value) {
-                          return value->files.empty() ? float_text(value->share) : list_text(value->files, toml_quoted);
-                        },
+                        [](HeldOut* value) { return held_out_text(*value); },
                     },
                     field_of(key, config));
 }
@@ -246,6 +263,15 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
                           }
                           return {};
                         },
+                        [&](std::vector<double>* value) -> Problem {
+                          value->clear();
+                          for (const std::string& item : to_list(word)) {
+                            const auto number = to_float(item);
+                            if (!number) return "must be numbers, as in 0.7,0.3";
+                            value->push_back(*number);
+                          }
+                          return {};
+                        },
                         [&](std::array<int64_t, 3>* value) -> Problem {
                           const auto items = to_list(word);
                           if (items.size() != 3) return "must be 3 whole numbers, as in 2,2,1";
@@ -259,10 +285,11 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
                         [&](HeldOut* value) -> Problem {
                           if (const auto share = to_float(word)) {
                             *value = {*share, {}};
-                          } else {
-                            *value = {0.0, to_list(word)};
-                            if (value->files.empty()) return "must be a number or a list of files";
+                            return {};
                           }
+                          if (trim(word).starts_with('{')) return set_held_out_from_table(*value, word);
+                          *value = {0.0, {{.name = "", .files = to_list(word)}}};
+                          if (value->sets[0].files.empty()) return kHeldOutLaw;
                           return {};
                         },
                     },
@@ -280,10 +307,17 @@ std::optional<std::string> illegal(const Key& key, Config& config) {
                         [&](std::string* value) { return word(*value); },
                         [&](std::vector<std::string>* value) { return first_problem(*value, word); },
                         [&](std::vector<int64_t>* value) { return first_problem(*value, number); },
+                        [&](std::vector<double>* value) { return first_problem(*value, number); },
                         [&](std::array<int64_t, 3>* value) { return first_problem(*value, number); },
-                        [&](HeldOut* value) {
-                          auto problem = number(value->share);
-                          return problem ? problem : first_problem(value->files, word);
+                        [&](HeldOut* value) -> Problem {
+                          if (auto problem = number(value->share)) return problem;
+                          for (const NamedFiles& set : value->sets) {
+                            if (!is_set_name(set.name)) {
+                              return "must name its sets with letters, digits, '-', '_' and '.'";
+                            }
+                            if (auto problem = first_problem(set.files, word)) return problem;
+                          }
+                          return {};
                         },
                     },
                     key.field(config));

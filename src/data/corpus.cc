@@ -5,18 +5,18 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <ranges>
 #include <set>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "data/folder_lock.h"
-#include "data/text_file.h"
 #include "data/seal.h"
+#include "data/tokenize_chat.h"
 
 namespace orthant {
 
@@ -24,8 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kBatchBytes = 4 << 20;
-constexpr int64_t kLeastPieces = 24;  // pieces of a text with at least as many lines: enough to hold some out
 constexpr uint64_t kCutting = 2;      // part of the cache key: increase it whenever documents are split differently
 
 std::vector<std::string> glob_matches(const std::string& pattern) {
@@ -57,82 +55,6 @@ void check_text_file(const std::string& path, const std::string& key) {
   if (error) throw ConfigError(fmt::format("{} = \"{}\": {}", key, path, error.message()));
 }
 
-/// Collects pieces, encodes them in batches of about 4 MiB and writes them in order.
-class Batcher {
- public:
-  Batcher(const Tokenizer& tokenizer, IndexedDatasetWriter& writer, const TextProgress& progress, int64_t total)
-      : tokenizer_(tokenizer), writer_(writer), progress_(progress), total_(total) {}
-
-  void add(std::string&& text, bool ends_document) {
-    waiting_ += static_cast<int64_t>(text.size());
-    texts_.push_back(std::move(text));
-    ends_.push_back(ends_document);
-    if (waiting_ >= kBatchBytes) flush();
-  }
-
-  void flush() {
-    const std::vector<std::string_view> views(texts_.begin(), texts_.end());
-    std::vector<std::vector<int32_t>> tokens = tokenizer_.encode_many(views);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      if (begins_next_) tokens[i].insert(tokens[i].begin(), begin_tokens_.begin(), begin_tokens_.end());
-      begins_next_ = ends_[i];
-      if (ends_[i]) tokens[i].push_back(tokenizer_.end_of_text());
-      writer_.add_document(tokens[i]);
-    }
-    done_ += waiting_;
-    waiting_ = 0;
-    texts_.clear();
-    ends_.clear();
-    if (progress_) progress_(std::min(done_, total_), total_);
-  }
-
- private:
-  const Tokenizer& tokenizer_;
-  IndexedDatasetWriter& writer_;
-  const TextProgress& progress_;
-  int64_t total_, done_ = 0, waiting_ = 0;
-  std::vector<std::string> texts_;
-  std::vector<bool> ends_;   // whether a text ends a document
-  bool begins_next_ = true;  // the next text begins one
-  const std::vector<int32_t> begin_tokens_ = tokenizer_.begin_tokens();
-};
-
-/// The default sizes, or smaller ones for a text that would yield too few pieces.
-PieceSize piece_size(int64_t total_bytes) {
-  PieceSize size;
-  size.longest_bytes = std::clamp<int64_t>(total_bytes / kLeastPieces, 1, size.longest_bytes);
-  size.wanted_bytes = std::clamp<int64_t>(size.longest_bytes / 2, 1, size.wanted_bytes);
-  return size;
-}
-
-TokenizedText tokenize_scanned(std::span<const TextFile> files, const Tokenizer& tokenizer,
-                               IndexedDatasetWriter& writer, const TextProgress& progress) {
-  int64_t total = 0;
-  for (const TextFile& file : files) total += file.bytes;
-  const PieceSize size = piece_size(total);
-  TokenizedText tokenized{.piece_bytes = size.wanted_bytes};
-  if (progress) progress(0, total);
-  Batcher batcher(tokenizer, writer, progress, total);
-  for (const TextFile& file : files) {
-    tokenized.files_with_separators += file.has_separators ? 1 : 0;
-    const auto add = [&](std::string&& text, bool ends_document) {
-      tokenized.documents += ends_document ? 1 : 0;
-      ++tokenized.pieces;
-      batcher.add(std::move(text), ends_document);
-    };
-    for_each_piece(file, add, size);
-  }
-  batcher.flush();
-  if (progress) progress(total, total);  // blank documents and separators never counted as done
-  return tokenized;
-}
-
-std::vector<TextFile> scan_all(std::span<const std::string> paths, const TextFormat& format) {
-  std::vector<TextFile> files;
-  for (const std::string& path : paths) files.push_back(scan_text(path, format));
-  return files;
-}
-
 void add_texts(Hasher& hasher, std::span<const TextFile> files) {
   for (const TextFile& file : files) {
     hasher.add_field(file.hash);
@@ -140,31 +62,50 @@ void add_texts(Hasher& hasher, std::span<const TextFile> files) {
   }
 }
 
+// The fingerprint of a list of files, each counted once.
 uint64_t fingerprint_of(std::span<const TextFile> files) {
   Hasher hasher;
-  add_texts(hasher, files);
+  std::set<std::string> seen;
+  for (const TextFile& file : files) {
+    if (seen.insert(file.path).second) add_texts(hasher, {&file, 1});
+  }
   return hasher.digest();
 }
 
-/// Opens the dataset of these files from the work folder. Tokenizes the files if it is missing or damaged there.
-IndexedDataset open_text(std::span<const TextFile> files, const std::string& work_dir, const Tokenizer& tokenizer,
-                         const TextProgress& progress, bool& from_cache) {
+// Opens the datasets of these files from the work folder. Tokenizes the files if one is missing or damaged there.
+Documents open_text(std::span<const TextFile> files, const CorpusRequest& request, const Tokenizer& tokenizer,
+                    const TextProgress& progress, bool& from_cache) {
+  const bool is_chat = request.format.documents == DocumentFormat::kChat;
   Hasher hasher;
   hasher.add_field(kCutting);
   hasher.add_field(tokenizer.fingerprint());
+  if (is_chat) hasher.add_field(request.chat_template->fingerprint());
   add_texts(hasher, files);
-  const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
-  const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
+  const std::string prefix = (fs::path(request.work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
+  const std::string learned_prefix = prefix + "-learned";
+  std::vector<std::string> kept = {prefix + ".bin", prefix + ".idx"};
+  if (is_chat) kept.insert(kept.end(), {learned_prefix + ".bin", learned_prefix + ".idx"});
+  const auto open = [&] {
+    Documents documents{
+        .name = {}, .tokens = IndexedDataset::open(prefix, tokenizer.vocab_size()), .learned = {}, .chosen = {}};
+    if (is_chat) documents.learned = IndexedDataset::open(learned_prefix, 2);
+    return documents;
+  };
   // No lock is needed to read a complete dataset, so ranks need not wait for each other.
-  if (checksums_match(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
-  const FolderLock lock(work_dir);
-  // Another process made it while this one waited for the lock.
-  if (checksums_match(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
+  if (checksums_match(kept)) return open();
+  const FolderLock lock(request.work_dir);
+  if (checksums_match(kept)) return open();  // another process made it while this one waited for the lock
   report_damaged(kept);
   remove_checksums(kept);
   from_cache = false;
   IndexedDatasetWriter writer(prefix, tokenizer.vocab_size());
-  tokenize_scanned(files, tokenizer, writer, progress);
+  if (is_chat) {
+    IndexedDatasetWriter learned(learned_prefix, 2);
+    tokenize_chat(files, *request.chat_template, tokenizer, writer, learned, progress);
+    learned.finish();
+  } else {
+    tokenize_text(files, tokenizer, writer, progress);
+  }
   if (writer.num_documents() == 0) {
     std::vector<std::string> paths;
     for (const TextFile& file : files) paths.push_back(file.path);
@@ -172,34 +113,49 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
   }
   writer.finish();
   write_checksums(kept);
-  return IndexedDataset::open(prefix, tokenizer.vocab_size());
+  return open();
 }
 
-struct OpenedPaths {
-  IndexedDataset dataset;
-  std::optional<uint64_t> text_fingerprint;
-};
-
-OpenedPaths open_paths(const std::vector<std::string>& paths, const std::string& key, const CorpusRequest& request,
-                       const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache) {
-  const std::string& work_dir = request.work_dir;
-  if (!is_indexed_prefix(paths)) {
-    const std::vector<TextFile> files = scan_all(expand_paths(paths, key), request.format);
-    return {open_text(files, work_dir, tokenizer, progress, from_cache), fingerprint_of(files)};
+// All documents of these paths. `key` is the name of the list in messages.
+Documents open_paths(const std::vector<std::string>& paths, const std::string& key, const CorpusRequest& request,
+                     const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache,
+                     std::vector<TextFile>& texts) {
+  Documents documents{.name = {}, .tokens = {}, .learned = {}, .chosen = {}};
+  if (paths.size() == 1 && is_indexed_prefix(paths[0])) {
+    fs::path prefix = paths[0];
+    if (prefix.extension() == ".idx" || prefix.extension() == ".bin") prefix.replace_extension();
+    documents.tokens = IndexedDataset::open(prefix.string(), tokenizer.vocab_size());
+  } else {
+    const std::vector<TextFile> files = scan_texts(expand_paths(paths, key), request.format);
+    documents = open_text(files, request, tokenizer, progress, from_cache);
+    texts.insert(texts.end(), files.begin(), files.end());
   }
-  fs::path prefix = paths[0];
-  if (prefix.extension() == ".idx" || prefix.extension() == ".bin") prefix.replace_extension();
-  return {IndexedDataset::open(prefix.string(), tokenizer.vocab_size()), {}};
+  documents.chosen.resize(static_cast<size_t>(documents.tokens.num_documents()));
+  std::iota(documents.chosen.begin(), documents.chosen.end(), 0);
+  return documents;
+}
+
+// The lists of paths that are datasets of their own: the complete list, or in a blend each path.
+std::vector<std::vector<std::string>> datasets_of(const CorpusRequest& request) {
+  if (!request.is_blend) return {request.paths};
+  std::vector<std::vector<std::string>> datasets;
+  for (const std::string& path : request.paths) datasets.push_back({path});
+  return datasets;
 }
 
 }  // namespace
 
-bool is_indexed_prefix(std::span<const std::string> paths) {
-  if (paths.size() != 1) return false;
-  fs::path path = paths[0];
+bool is_indexed_prefix(const std::string& name) {
+  fs::path path = name;
   if (path.extension() == ".idx") return fs::exists(path);
   if (path.extension() == ".bin") return fs::exists(path.replace_extension(".idx"));
-  return !fs::exists(path) && fs::exists(paths[0] + ".idx");
+  return !fs::exists(path) && fs::exists(name + ".idx");
+}
+
+std::vector<std::string> text_files_of(std::span<const std::string> paths) {
+  std::vector<std::string> texts;
+  std::ranges::remove_copy_if(paths, std::back_inserter(texts), is_indexed_prefix);
+  return texts.empty() ? texts : expand_paths(texts);
 }
 
 std::vector<std::string> expand_paths(std::span<const std::string> paths, const std::string& key) {
@@ -223,13 +179,8 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
 }
 
 std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths, const TextFormat& format) {
-  if (is_indexed_prefix(paths)) return {};
-  return fingerprint_of(scan_all(expand_paths(paths), format));
-}
-
-TokenizedText tokenize_files(std::span<const std::string> files, const TextFormat& format, const Tokenizer& tokenizer,
-                             IndexedDatasetWriter& writer, const TextProgress& progress) {
-  return tokenize_scanned(scan_all(files, format), tokenizer, writer, progress);
+  if (std::ranges::any_of(paths, is_indexed_prefix)) return {};
+  return fingerprint_of(scan_texts(expand_paths(paths), format));
 }
 
 std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, uint64_t seed) {
@@ -254,24 +205,26 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, 
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress) {
   Corpus corpus;
   corpus.from_cache = true;
-  OpenedPaths train = open_paths(request.paths, "data.path", request, tokenizer, progress, corpus.from_cache);
-  corpus.train = std::move(train.dataset);
-  corpus.text_fingerprint = train.text_fingerprint;
-  std::vector<int64_t> all(static_cast<size_t>(corpus.train.num_documents()));
-  std::iota(all.begin(), all.end(), 0);
-  if (!request.validation_paths.empty()) {
-    corpus.train_documents = std::move(all);
-    corpus.validation =
-        open_paths(request.validation_paths, "data.validation", request, tokenizer, progress, corpus.from_cache)
-            .dataset;
-    corpus.validation_documents.resize(static_cast<size_t>(corpus.validation.num_documents()));
-    std::iota(corpus.validation_documents.begin(), corpus.validation_documents.end(), 0);
-    return corpus;
+  std::vector<TextFile> texts, validation_texts;
+  for (const std::vector<std::string>& paths : datasets_of(request)) {
+    corpus.training.push_back(open_paths(paths, "data.path", request, tokenizer, progress, corpus.from_cache, texts));
+    if (request.is_blend) corpus.training.back().name = paths[0];
   }
-  corpus.validation = corpus.train;
-  corpus.validation_documents =
-      held_out_documents(corpus.train.num_documents(), request.validation_fraction, request.seed);
-  std::ranges::set_difference(all, corpus.validation_documents, std::back_inserter(corpus.train_documents));
+  if (std::ranges::none_of(request.paths, is_indexed_prefix)) corpus.text_fingerprint = fingerprint_of(texts);
+  for (const NamedFiles& set : request.validation_sets) {
+    corpus.validation.push_back(
+        open_paths(set.files, "data.validation", request, tokenizer, progress, corpus.from_cache, validation_texts));
+    corpus.validation.back().name = set.name;
+  }
+  if (!request.validation_sets.empty()) return corpus;
+  for (Documents& documents : corpus.training) {
+    Documents held_out = documents;
+    held_out.chosen = held_out_documents(documents.tokens.num_documents(), request.validation_fraction, request.seed);
+    documents.chosen.clear();
+    std::ranges::set_difference(std::views::iota(int64_t{0}, documents.tokens.num_documents()), held_out.chosen,
+                                std::back_inserter(documents.chosen));
+    if (!held_out.chosen.empty()) corpus.validation.push_back(std::move(held_out));
+  }
   return corpus;
 }
 

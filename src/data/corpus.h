@@ -3,38 +3,44 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/named_files.h"
+#include "data/chat_template.h"
 #include "data/indexed_dataset.h"
 #include "data/text_file.h"
+#include "data/tokenize_text.h"
 #include "data/tokenizer.h"
 
 namespace orthant {
 
-/// Called repeatedly during tokenization with the bytes of text done and the total, both after decompression.
-using TextProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)>;
-
 /// The corpus settings of the configuration, one field per key.
 struct CorpusRequest {
-  std::vector<std::string> paths;             ///< data.path: text files and globs, or one Megatron PREFIX
-  TextFormat format = {};                     ///< data.format and data.text_key
-  double validation_fraction = 0.0;           ///< data.validation as a fraction of documents, in [0, 1)
-  std::vector<std::string> validation_paths;  ///< data.validation as files; if set, the fraction is ignored
-  uint64_t seed = 0;                          ///< training.seed: chooses the held-out documents
-  std::string work_dir;                       ///< folder of cached tokenized files
+  std::vector<std::string> paths;               ///< data.path: text files and globs, or one Megatron PREFIX
+  bool is_blend = false;                        ///< data.weights is given: each of the paths is a dataset of its own
+  TextFormat format = {};                       ///< data.format and data.text_key
+  const ChatTemplate* chat_template = nullptr;  ///< data.chat_template, for DocumentFormat::kChat
+  double validation_fraction = 0.0;             ///< data.validation as a fraction of documents, in [0, 1)
+  std::vector<NamedFiles> validation_sets;      ///< data.validation as files; if given, the fraction is ignored
+  uint64_t seed = 0;                            ///< training.seed: chooses the held-out documents
+  std::string work_dir;                         ///< folder of cached tokenized files
 };
 
-/// Documents for training and held-out documents for validation. Both lists ascend and index their own dataset; without
-/// validation the second list is empty. Both datasets are the same unless validation_paths are given.
+/// Chosen documents of a dataset, ascending.
+struct Documents {
+  std::string name;  ///< the entry of data.path in a blend, or of a validation set; empty if there is only one
+  IndexedDataset tokens;
+  std::optional<IndexedDataset> learned;  ///< of conversations: for each token, 1 if the model learns it, else 0
+  std::vector<int64_t> chosen;
+};
+
+/// Documents for training: one entry, or one for each path of a blend. Documents for validation: one entry for each set
+/// of files, or the held-out documents of each entry for training; empty without validation.
 struct Corpus {
-  IndexedDataset train;
-  std::vector<int64_t> train_documents;
-  IndexedDataset validation;
-  std::vector<int64_t> validation_documents;
+  std::vector<Documents> training, validation;
   bool from_cache = false;  ///< true if all tokens came from the cache
   std::optional<uint64_t> text_fingerprint;  ///< text_fingerprint() of the paths
 };
@@ -43,30 +49,17 @@ struct Corpus {
 /// ConfigError for a missing file, a glob without matches, a directory, an unreadable file or an empty file. `key` is
 /// the name of the list in messages.
 std::vector<std::string> expand_paths(std::span<const std::string> paths, const std::string& key = "data.path");
-/// True if data.path is one Megatron PREFIX: PREFIX.idx exists. PREFIX.bin and PREFIX.idx also name PREFIX.
-bool is_indexed_prefix(std::span<const std::string> paths);
+/// True if the path is a Megatron PREFIX: PREFIX.idx exists. PREFIX.bin and PREFIX.idx also name PREFIX.
+bool is_indexed_prefix(const std::string& path);
+/// expand_paths() of the paths that are no Megatron PREFIX.
+std::vector<std::string> text_files_of(std::span<const std::string> paths);
 
 /// Hash of the decompressed text of the files that data.path names, in their order; it needs no tokenizer. Empty if
-/// data.path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
+/// a path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
 std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths, const TextFormat& format);
 
 /// Opens the corpus and tokenizes text that is not in the work folder yet. Throws ConfigError or DataError.
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
-
-/// Numbers of documents and pieces that tokenize_files() has written.
-struct TokenizedText {
-  int64_t documents = 0;  ///< documents of the text; each ends with the end-of-text id
-  int64_t pieces = 0;     ///< documents of the dataset: a long document of the text has several
-  int64_t files_with_separators = 0;
-  int64_t piece_bytes = 0;  ///< target size of the pieces of a file without separators
-};
-
-/// Tokenizes text files into the writer; the caller calls finish(). Lines that contain only <|endoftext|> separate
-/// documents. A file without such a line is one document, split at blank lines into pieces of about 16 KiB. Small texts
-/// get smaller pieces, so that they still yield about 20. Only the first piece of a document begins with the begin
-/// tokens, and only the last one ends with the end-of-text id, so that pieces continue into one another.
-TokenizedText tokenize_files(std::span<const std::string> files, const TextFormat& format, const Tokenizer& tokenizer,
-                             IndexedDatasetWriter& writer, const TextProgress& progress = {});
 
 /// The held-out documents, ascending: round(fraction * num_documents) of them, at least one and never all, chosen by a
 /// hash of seed and index. Empty if fraction is 0 or there are fewer than two documents. Throws ConfigError unless

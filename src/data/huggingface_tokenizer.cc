@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <unordered_map>
 
 #include "base/cores.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "data/added_tokens.h"
 #include "data/byte_characters.h"
 #include "data/decoder.h"
@@ -34,13 +34,6 @@ using Json = nlohmann::json;
 
 // Files that transformers reads together with tokenizer.json. A copy of the tokenizer includes them.
 constexpr std::array kCompanions = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  if (!file || !(bytes << file.rdbuf())) throw DataError(path.string() + ": the file cannot be read, or is empty");
-  return std::move(bytes).str();
-}
 
 void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);
@@ -171,7 +164,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (const int32_t mark : begin_tokens_) surface(mark);  // refuses ids outside the vocabulary
     for (const char* name : kCompanions) {
       if (const fs::path companion = path.parent_path() / name; fs::is_regular_file(companion)) {
-        companions_.emplace_back(name, read_file(companion));
+        companions_.emplace_back(name, read_file(companion.string()));
       }
     }
   }
@@ -308,7 +301,8 @@ int32_t HuggingFaceTokenizer::find_end_of_text() const {
   const fs::path folder = path_.parent_path();
   const auto read = [&](const char* name) {
     const fs::path file = folder / name;
-    return fs::is_regular_file(file) ? parse_sorted_json(read_file(file), file.string()) : Json::object();
+    if (!fs::is_regular_file(file)) return Json(Json::object());
+    return parse_sorted_json(read_file(file.string()), file.string(), LargeIntegers::kToFloat);
   };
   const auto checked = [&](int64_t id, const char* file) {
     if (id >= 0 && id < vocab_size()) return static_cast<int32_t>(id);

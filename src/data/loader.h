@@ -1,15 +1,16 @@
-// Cuts documents of tokens into samples of a fixed length, in an order that depends only on the seed and the global
-// sample number. That number is the complete state of a loader, so any number of ranks can resume the same order.
+// Puts the samples of one or several sources into an order that depends only on the seed and the global sample number.
+// That number is the complete state of a loader, so any number of ranks can resume the same order.
 #pragma once
 
-#include "base/labels.h"
-
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "data/indexed_dataset.h"
+#include "base/labels.h"
+#include "data/blend.h"
 #include "data/masking.h"
+#include "data/sample_source.h"
 
 namespace orthant {
 
@@ -27,45 +28,40 @@ struct Batch {
   std::vector<int64_t> lengths;
 };
 
-/// kShuffled repeats without end, with a new order in each epoch; kSequential reads the documents once.
+/// kShuffled repeats each source without end, with a new order in each epoch; kSequential reads one source once.
 enum class SampleOrder { kShuffled, kSequential };
 
-/// Concatenates the chosen documents and cuts the token stream into samples at a stride of seq_len. A sample reads
-/// seq_len + 1 tokens if the labels are next tokens, and seq_len if tokens are masked. The last sample may be short:
-/// its missing positions hold token 0 and kIgnoredLabel.
-///
-/// Example: 10 tokens with seq_len 4 give the samples [0,4), [4,8) and [8,9), with labels [1,5), [5,9) and [9,10).
+/// The samples of a run in order: a Blend of the sources, each shuffled on its own. Samples shorter than seq_len are
+/// padded with token 0 and kIgnoredLabel.
 class Loader {
  public:
-  /// Throws ConfigError if a shuffled loader has less than one sample, or a sequential one no label.
-  Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t seq_len, uint64_t seed, SampleOrder order,
+  using Sources = std::vector<std::shared_ptr<const SampleSource>>;
+
+  /// `weights`: one for each source. With `masking`, the labels of each token must be the token itself. LogicError if
+  /// the numbers differ, or if kSequential is given several sources.
+  Loader(Sources sources, const std::vector<double>& weights, int64_t seq_len, uint64_t seed, SampleOrder order,
          std::optional<Masking> masking = {});
 
-  /// Number of samples in one epoch.
+  /// Number of samples of all sources, each taken once.
   int64_t num_samples() const { return num_samples_; }
-  int64_t num_tokens() const { return starts_.back(); }
-  /// The samples [first, first + count) of the run. Sample g is number g % num_samples() of epoch g / num_samples().
-  /// Past the end of a sequential loader, rows have no labels. Throws DataError for an invalid token.
+  int64_t num_tokens() const;
+  int64_t seq_len() const { return seq_len_; }
+  /// The samples [first, first + count) of the run. Past the end of a sequential loader, rows have no labels. Throws
+  /// DataError for an invalid token.
   Batch batch(int64_t first, int64_t count) const;
   /// Number of labels in batch(first, count) that carry loss, without reading tokens.
   int64_t valid_labels(int64_t first, int64_t count) const;
-  /// Number of tokens in batch(first, count); equals valid_labels() if the labels are next tokens.
+  /// Number of tokens in batch(first, count).
   int64_t present_tokens(int64_t first, int64_t count) const;
-  /// Index in the token stream of sample g of the run; -1 past the end of a sequential loader.
-  int64_t sample_index(int64_t g) const;
+  /// The source of sample g of the run, and its index there; nullopt past the end of a sequential loader.
+  std::optional<BlendedSample> find(int64_t g) const;
 
  private:
-  int64_t sample_tokens(int64_t index) const;
-  void read_stream(int64_t position, int64_t count, int64_t* out) const;
-  std::vector<int64_t> document_starts(int64_t position, int64_t count) const;
-
-  IndexedDataset dataset_;
-  std::vector<int64_t> documents_;
-  std::vector<int64_t> starts_;  // token stream position of each document; the last entry is the total
+  Sources sources_;
+  Blend blend_;
   std::optional<Masking> masking_;
-  int64_t ahead_;  // distance from a token to its label: 1, or 0 if tokens are masked
   int64_t seq_len_;
-  int64_t num_samples_;
+  int64_t num_samples_ = 0;
   uint64_t seed_;
   SampleOrder order_;
 };

@@ -12,6 +12,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/mapped_file.h"
 #include "base/text.h"
 #include "data/huggingface.h"
 #include "data/program.h"
@@ -242,11 +243,8 @@ void SentencePieceTokenizer::save(const std::string& directory) const {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  if (!file || !std::filesystem::is_regular_file(path)) throw ConfigError(path + ": no such tokenizer model file");
-  bytes << file.rdbuf();
-  return std::make_unique<SentencePieceTokenizer>(path, std::move(bytes).str());
+  if (!std::filesystem::is_regular_file(path)) throw ConfigError(path + ": no such tokenizer model file");
+  return std::make_unique<SentencePieceTokenizer>(path, read_file(path));
 }
 
 }  // namespace orthant

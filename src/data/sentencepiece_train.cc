@@ -43,7 +43,7 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
     if (!sample.empty() && sample.back() != '\n') sample += '\n';
   };
   for (const TextFile& file : files) {
-    if (!file.format.jsonl) {
+    if (file.format.documents == DocumentFormat::kPlain) {
       for_each_line(file.path, [&](std::string_view line) { add(line, file.has_separators); });
       continue;
     }

@@ -113,9 +113,9 @@ void require_format(const std::string& path, const TextFormat& format) {
   for (const std::string_view ending : {".gz", ".zst"}) {
     if (name.ends_with(ending)) name.remove_suffix(ending.size());
   }
-  if (format.jsonl || !name.ends_with(".jsonl")) return;
+  if (format.documents != DocumentFormat::kPlain || !name.ends_with(".jsonl")) return;
   throw ConfigError(
-      fmt::format("{} requires data.format = \"jsonl\" by its name (with orthant tokenize: --format "
+      fmt::format("{} requires data.format = \"jsonl\" or \"chat\" by its name (with orthant tokenize: --format "
                   "jsonl); rename it to train on its lines as text",
                   path));
 }
@@ -125,24 +125,9 @@ void require_same(const Hasher& hasher, const TextFile& file) {
   throw DataError(file.path + ": its text changed while it was being read; start again when nothing writes to it");
 }
 
-/// for_each_piece() of a JSONL file.
-void for_each_record(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece) {
-  Hasher hasher;
-  hasher.add_field(file.format.key);
-  int64_t number = 0;
-  const auto read_line = [&](std::string_view line) {
-    hasher.add(line);
-    ++number;
-    if (line.size() > kLongestDocument) {
-      throw DataError(fmt::format("{}: line {} must have at most {} bytes; split its document", file.path, number,
-                                  kLongestDocument));
-    }
-    if (is_blank(line)) return;
-    std::string text = read_json_text(line, file.format.key, fmt::format("{}: line {}", file.path, number));
-    if (!is_blank(text)) piece(std::move(text), true);
-  };
-  for_each_line(file.path, read_line, kLongestDocument + 1);
-  require_same(hasher, file);
+// The first field of a text's hash: another key selects other texts from the same lines.
+void add_key(Hasher& hasher, const TextFormat& format) {
+  if (format.documents == DocumentFormat::kJsonl) hasher.add_field(format.key);
 }
 
 }  // namespace
@@ -173,19 +158,43 @@ TextFile scan_text(const std::string& path, const TextFormat& format) {
   require_format(path, format);
   TextFile file{.path = path, .format = format};
   Hasher hasher;
-  if (format.jsonl) hasher.add_field(format.key);
+  add_key(hasher, format);
+  const bool is_plain = format.documents == DocumentFormat::kPlain;
   for_each_line(path, [&](std::string_view line) {
     hasher.add(line);
     file.bytes += static_cast<int64_t>(line.size());
-    file.has_separators = file.has_separators || (!format.jsonl && is_separator(line));
+    file.has_separators = file.has_separators || (is_plain && is_separator(line));
   });
   file.hash = hasher.digest();
   return file;
 }
 
+void for_each_json_line(const TextFile& file,
+                        const std::function<void(std::string_view line, const std::string& source)>& call) {
+  Hasher hasher;
+  add_key(hasher, file.format);
+  int64_t number = 0;
+  const auto read_line = [&](std::string_view line) {
+    hasher.add(line);
+    ++number;
+    if (line.size() > kLongestDocument) {
+      throw DataError(fmt::format("{}: line {} must have at most {} bytes; split its document", file.path, number,
+                                  kLongestDocument));
+    }
+    if (!is_blank(line)) call(line, fmt::format("{}: line {}", file.path, number));
+  };
+  for_each_line(file.path, read_line, kLongestDocument + 1);
+  require_same(hasher, file);
+}
+
 void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
                     const PieceSize& size) {
-  if (file.format.jsonl) return for_each_record(file, piece);
+  if (file.format.documents == DocumentFormat::kJsonl) {
+    return for_each_json_line(file, [&](std::string_view line, const std::string& source) {
+      std::string text = read_json_text(line, file.format.key, source);
+      if (!is_blank(text)) piece(std::move(text), true);
+    });
+  }
   const size_t wanted = file.has_separators ? kLongestDocument : static_cast<size_t>(size.wanted_bytes);
   const size_t longest = file.has_separators ? kLongestDocument : static_cast<size_t>(size.longest_bytes);
   std::string text;

@@ -8,9 +8,11 @@
 
 namespace orthant {
 
-/// How a file holds documents: as plain text, or as JSONL, where each line is a JSON object and `key` names its text.
+/// How a file holds documents: as plain text, or as JSONL, where each line is a JSON object. Of kJsonl, `key` names the
+/// text of the object; of kChat, each object is a conversation (chat_template.h).
+enum class DocumentFormat { kPlain, kJsonl, kChat };
 struct TextFormat {
-  bool jsonl = false;
+  DocumentFormat documents = DocumentFormat::kPlain;
   std::string key = "text";
 };
 
@@ -19,7 +21,7 @@ struct TextFile {
   std::string path;
   TextFormat format;
   int64_t bytes = 0;            ///< size after decompression: of the text, or of the lines of JSON
-  uint64_t hash = 0;            ///< hash of these bytes, and of the key of JSON objects
+  uint64_t hash = 0;            ///< hash of these bytes, and of the key of texts in JSON objects
   bool has_separators = false;  ///< true if some line contains only <|endoftext|>
 };
 
@@ -31,8 +33,13 @@ inline constexpr size_t kLongestLine = 64 << 10;
 void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line,
                    size_t longest = kLongestLine);
 
-/// Reads the file once. Throws as for_each_line() does, and ConfigError for a file named .jsonl unless the format is.
+/// Reads the file once. Throws as for_each_line() does, and ConfigError for a file named .jsonl with format kPlain.
 TextFile scan_text(const std::string& path, const TextFormat& format = {});
+
+/// Calls `line` with each line of a JSONL file that is not blank, and with "FILE: line N" for messages. Throws
+/// DataError for a line that is too long, and, after the last line, if the text differs from the one scanned.
+void for_each_json_line(const TextFile& file,
+                        const std::function<void(std::string_view line, const std::string& source)>& line);
 
 /// Sizes of the pieces of a text without separators: a piece ends at the first blank line after wanted_bytes, or at the
 /// first line end after longest_bytes.
@@ -43,8 +50,8 @@ struct PieceSize {
 
 /// Calls `piece` with the pieces of a file in order; `ends_document` is true for the last piece of a document.
 /// Documents end at <|endoftext|> lines or at the end of the file. A file without such lines is split into pieces of
-/// full lines. Each line of a JSONL file is a document. Blank documents are skipped. Throws DataError for a line that
-/// is not JSON or lacks the key, with its number, and, after the last piece, if the text differs from the one scanned.
+/// full lines. The text of each line of a kJsonl file is a document. Blank documents are skipped. Throws DataError for
+/// a line that is not JSON or lacks the key, with its number, and if the text differs from the one scanned.
 void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
                     const PieceSize& size = {});
 

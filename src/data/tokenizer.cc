@@ -2,10 +2,9 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/errors.h"
+#include "base/mapped_file.h"
 #include "data/huggingface.h"
 #include "data/huggingface_tokenizer.h"
 #include "data/sentencepiece.h"
@@ -17,13 +16,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int32_t kByteEndOfText = 256;
-
-std::string read_all(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
-}
 
 class ByteTokenizer : public Tokenizer {
  public:
@@ -60,7 +52,7 @@ class ByteTokenizer : public Tokenizer {
 };
 
 std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
-  if (read_all(path) == byte_tokenizer_json()) return make_byte_tokenizer();
+  if (read_file(path.string()) == byte_tokenizer_json()) return make_byte_tokenizer();
   return load_huggingface_tokenizer(path);
 }
 

@@ -42,6 +42,23 @@ std::string line_card(const Line& line, const Unit& unit) {
   return card(line.id, line.title, line.note, responsive(chart, false));
 }
 
+// The curve of each validation set that the last validation had.
+std::vector<Series> validation_set_series(const std::vector<ValidationMetrics>& validations) {
+  std::vector<Series> all;
+  if (validations.empty()) return all;
+  for (const SetMetrics& last : validations.back().sets) {
+    Series series{
+        .name = fmt::format("{} {}", last.name, show(last.validation_loss, 3)), .color = "gray", .mark = Mark::kDashed};
+    for (const ValidationMetrics& one : validations) {
+      const auto found = std::ranges::find(one.sets, last.name, &SetMetrics::name);
+      if (found != one.sets.end()) series.points.push_back({static_cast<double>(one.step), found->validation_loss});
+    }
+    series.points = thin_out(series.points, kMostPoints);
+    all.push_back(std::move(series));
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string loss_section(const Metrics& metrics) {
@@ -67,14 +84,16 @@ std::string loss_section(const Metrics& metrics) {
   validation.points = thin_out(validation.points, kMostPoints);
   if (!validation.points.empty()) validation.name = "validation " + show(validation.points.back().y, 3);
   chart.series.push_back(std::move(validation));
+  const std::vector<Series> sets = validation_set_series(metrics.validations);
+  chart.series.insert(chart.series.end(), sets.begin(), sets.end());
   if (metrics.steps.size() > 1) {
     chart.top_axis = thin_out(points_of(metrics.steps, [](const auto& m) { return m.tokens; }), kMostPoints);
     chart.top_label = "tokens";
   }
   return card(
       "loss", "Loss",
-      fmt::format("Thin: every step. Thick: mean of {} steps, of fewer at both ends. Orange: held-out documents.",
-                  2 * reach + 1),
+      fmt::format("Thin: every step. Thick: mean of {} steps, of fewer at both ends. Orange: validation documents{}.",
+                  2 * reach + 1, sets.empty() ? "" : "; dashed: each set of them"),
       responsive(chart, true));
 }
 

@@ -74,9 +74,18 @@ StepMetrics to_step(const Json& line, const std::string& where) {
 }
 
 ValidationMetrics to_validation(const Json& line, const std::string& where) {
-  return {.step = integer(line, "step", where),
-          .validation_loss = real(line, "validation_loss", where),
-          .bits_per_byte = real(line, "bits_per_byte", where)};
+  ValidationMetrics metrics{.step = integer(line, "step", where),
+                            .validation_loss = real(line, "validation_loss", where),
+                            .bits_per_byte = real(line, "bits_per_byte", where)};
+  if (!line.contains("sets")) return metrics;
+  if (!line["sets"].is_object()) throw DataError(fmt::format("{}: \"sets\" must be an object", where));
+  for (const auto& [name, set] : line["sets"].items()) {
+    if (!set.is_object()) throw DataError(fmt::format("{}: the set \"{}\" must be an object", where, name));
+    metrics.sets.push_back({.name = name,
+                            .validation_loss = real(set, "validation_loss", where),
+                            .bits_per_byte = real(set, "bits_per_byte", where)});
+  }
+  return metrics;
 }
 
 // Adds a line to metrics. Steps must increase, separately among training lines and among validation lines.
@@ -125,9 +134,15 @@ std::string to_json_line(const StepMetrics& m) {
 }
 
 std::string to_json_line(const ValidationMetrics& m) {
-  return fmt::format(R"({{"step": {}, "validation_loss": {}, "bits_per_byte": {}}})"
+  std::string sets;
+  for (const SetMetrics& set : m.sets) {
+    sets += fmt::format(R"({}{}: {{"validation_loss": {}, "bits_per_byte": {}}})", sets.empty() ? "" : ", ",
+                        Json(set.name).dump(), number(set.validation_loss), number(set.bits_per_byte));
+  }
+  return fmt::format(R"({{"step": {}, "validation_loss": {}, "bits_per_byte": {}{}}})"
                      "\n",
-                     m.step, number(m.validation_loss), number(m.bits_per_byte));
+                     m.step, number(m.validation_loss), number(m.bits_per_byte),
+                     sets.empty() ? "" : fmt::format(R"(, "sets": {{{}}})", sets));
 }
 
 Metrics read_metrics(const std::string& path) {

@@ -27,11 +27,19 @@ struct StepMetrics {
   double data_seconds = 0;           // spent loading batches
 };
 
-/// Loss on the held-out documents, after the given step.
+/// Loss on one of several validation sets.
+struct SetMetrics {
+  std::string name;
+  double validation_loss = 0;  // as in ValidationMetrics
+  double bits_per_byte = 0;
+};
+
+/// Loss on the validation documents, after the given step. With several sets, over the tokens of all of them.
 struct ValidationMetrics {
   int64_t step = 0;
   double validation_loss = 0;  // nats per token
   double bits_per_byte = 0;    // validation_loss in bits over the bytes of the text; nan if the objective masks tokens
+  std::vector<SetMetrics> sets = {};  // empty if there is only one
 };
 
 /// Content of a metrics.jsonl, in the order of its lines.

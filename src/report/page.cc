@@ -123,11 +123,19 @@ std::string validation_section(const Metrics& metrics) {
     return card("validation", "Validation", "On held-out documents.", missing("No validation was run."));
   }
   std::string table =
-      "<div class=\"wide\"><table>\n<tr><th>step</th><th>loss, nats per token</th><th>bits per byte</th></tr>\n";
+      "<div class=\"wide\"><table>\n<tr><th>step</th><th>loss, nats per token</th><th>bits per byte</th>";
+  const std::vector<SetMetrics>& sets = metrics.validations.back().sets;
+  for (const SetMetrics& set : sets) table += fmt::format("<th>loss of {}</th>", escape(set.name));
+  table += "</tr>\n";
   const auto* best = best_validation(metrics);
   for (const auto& one : metrics.validations) {
-    table += fmt::format("<tr{}><td>{}</td><td>{}</td><td>{}</td></tr>\n", &one == best ? " class=\"best\"" : "",
+    table += fmt::format("<tr{}><td>{}</td><td>{}</td><td>{}</td>", &one == best ? " class=\"best\"" : "",
                          grouped(one.step), show(one.validation_loss, 4), show(one.bits_per_byte, 4));
+    for (const SetMetrics& set : sets) {
+      const auto found = std::ranges::find(one.sets, set.name, &SetMetrics::name);  // a resumed run may have other sets
+      table += fmt::format("<td>{}</td>", found == one.sets.end() ? "-" : show(found->validation_loss, 4));
+    }
+    table += "</tr>\n";
   }
   return card("validation", "Validation", "On held-out documents; the best in bold.", table + "</table></div>\n");
 }

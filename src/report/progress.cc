@@ -165,10 +165,13 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
 }
 
 std::string validation_line(const ValidationMetrics& m, int64_t total_steps, const TerminalStyle& style) {
-  const std::string loss =
+  std::string line =
       step_of("valid", m.step, total_steps) + field("loss ", fit(m.validation_loss, 6, 4), 6, kGreen, style);
-  if (std::isnan(m.bits_per_byte)) return loss;
-  return loss + field("bits/byte ", fit(m.bits_per_byte, 5, 3), 5, kGreen, style);
+  if (!std::isnan(m.bits_per_byte)) line += field("bits/byte ", fit(m.bits_per_byte, 5, 3), 5, kGreen, style);
+  for (const SetMetrics& set : m.sets) {
+    line += field(visible_text(set.name) + " ", fit(set.validation_loss, 6, 4), 6, kGreen, style);
+  }
+  return line;
 }
 
 }  // namespace orthant

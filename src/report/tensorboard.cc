@@ -168,11 +168,14 @@ void TensorBoardWriter::write(const StepMetrics& m) {
 
 void TensorBoardWriter::write(const ValidationMetrics& m) {
   std::vector<std::pair<std::string, float>> scalars;
-  if (std::isfinite(m.validation_loss)) {
-    scalars.emplace_back("validation_metrics/loss", static_cast<float>(m.validation_loss));
-  }
-  if (std::isfinite(m.bits_per_byte)) {
-    scalars.emplace_back("validation_metrics/bits_per_byte", static_cast<float>(m.bits_per_byte));
+  const auto add = [&](const std::string& name, double value) {
+    if (std::isfinite(value)) scalars.emplace_back("validation_metrics/" + name, static_cast<float>(value));
+  };
+  add("loss", m.validation_loss);
+  add("bits_per_byte", m.bits_per_byte);
+  for (const SetMetrics& set : m.sets) {
+    add("loss/" + set.name, set.validation_loss);
+    add("bits_per_byte/" + set.name, set.bits_per_byte);
   }
   append(tensorboard_scalars_event(unix_time_s(), m.step, scalars));
 }

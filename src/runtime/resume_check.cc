@@ -168,10 +168,17 @@ void refuse_other_data(const State& state, uint64_t fingerprint, const std::stri
   if (state.get<std::string>("data_xxh3") != fmt::format("{:016x}", fingerprint)) refuse_data(directory, c);
 }
 
-// Another share of held-out documents leaves other documents to train on, even if the text is the same.
-void refuse_other_fraction(const LoadedCheckpoint& checkpoint, const Config& c) {
+// Another share of held-out documents leaves other documents to train on, and other weights change the order of
+// samples, even if the text is the same.
+void refuse_other_samples(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = checkpoint_config(checkpoint);
-  if (before && before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
+  if (!before) return;
+  if (before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
+  if (before->data.weights == c.data.weights) return;
+  throw ConfigError(
+      fmt::format("{} differs from the checkpoint {}, where it was {}; samples would have another order. "
+                  "Set it back, or choose another job.dump_folder",
+                  c.locate("data.weights"), checkpoint.directory, value_text(*find_key("data.weights"), *before)));
 }
 
 }  // namespace
@@ -188,7 +195,7 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   refuse_other_model(checkpoint.hf_config.model, plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
   refuse_other_optimizer(checkpoint, config);
-  refuse_other_fraction(checkpoint, config);
+  refuse_other_samples(checkpoint, config);
 }
 
 TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {

@@ -115,7 +115,7 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
 std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr size_t kShownBytes = 80;  // about one line
   const Tokenizer& tokenizer = *data.tokenizer;
-  Batch batch = (data.held_out ? *data.held_out : data.train).batch(0, 1);
+  Batch batch = (data.validation.empty() ? data.train : data.validation.front().samples).batch(0, 1);
   std::vector<int32_t> text(batch.tokens.begin(), batch.tokens.end());
   text.resize(static_cast<size_t>(batch.lengths.empty() ? batch.seq_len : batch.lengths.front()));
   const auto is_hidden = [&](size_t place) { return batch.labels[place] != kIgnoredLabel; };

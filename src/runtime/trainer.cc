@@ -206,16 +206,29 @@ void Trainer::write_steps() {
 }
 
 void Trainer::validate(int64_t step) {
-  if (!data_.held_out) return;
-  comm_.set_activity(fmt::format("validation after step {}", step));
-  const auto sums = session_.validate(*data_.held_out, plan_.config.validation.steps, data_.bytes_of_token);
-  if (!output_ || sums.labels == 0) return;
-  ValidationMetrics m{
-      .step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
+  if (data_.validation.empty()) return;
   // Bits per byte has no meaning if the model guesses only some of the tokens.
-  const bool known = sums.bytes > 0 && plan_.architecture.causal();
-  m.bits_per_byte = known ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
-                          : std::numeric_limits<double>::quiet_NaN();
+  const bool causal = plan_.architecture.causal();
+  const auto metrics_of = [&](const std::string& name, const Session::Validation& sums) {
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    return SetMetrics{.name = name,
+                      .validation_loss = sums.labels > 0 ? sums.nats / static_cast<double>(sums.labels) : kUnknown,
+                      .bits_per_byte = causal && sums.bytes > 0
+                                           ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
+                                           : kUnknown};
+  };
+  Session::Validation total;
+  std::vector<SetMetrics> sets;
+  for (const ValidationSet& set : data_.validation) {
+    comm_.set_activity(fmt::format("validation{} after step {}", set.name.empty() ? "" : " on " + set.name, step));
+    const auto sums = session_.validate(set.samples, plan_.config.validation.steps, data_.bytes_of_token);
+    total.nats += sums.nats, total.labels += sums.labels, total.bytes += sums.bytes;
+    sets.push_back(metrics_of(set.name, sums));
+  }
+  if (!output_ || total.labels == 0) return;
+  const SetMetrics all = metrics_of("", total);
+  ValidationMetrics m{.step = step, .validation_loss = all.validation_loss, .bits_per_byte = all.bits_per_byte};
+  if (sets.size() > 1) m.sets = std::move(sets);
   output_->validations.push_back(m);
   output_->write(m);
   say(validation_line(m, plan_.config.training.steps, output_->style) + "\n");

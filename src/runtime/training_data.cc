@@ -2,14 +2,21 @@
 // by.
 #include "runtime/training_data.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "base/file_errors.h"
 #include "base/hash.h"
 #include "base/text.h"
-
-#include <algorithm>
+#include "data/chat_samples.h"
+#include "data/text_samples.h"
 
 namespace orthant {
 namespace {
+
+constexpr const char* kTrainingKey = "data.path";
+
+uint64_t seed_of(const Config& config) { return static_cast<uint64_t>(config.training.seed); }
 
 // The masking of samples for the masked objective. Training and validation use different keys, so that samples with the
 // same number are masked differently.
@@ -18,7 +25,7 @@ std::optional<Masking> masking_of(const Config& config, const Tokenizer& tokeniz
   const std::string_view occasion = order == SampleOrder::kShuffled ? "masks of training" : "masks of validation";
   return Masking{.fraction = config.model.masked_share,
                  .mask_token = mask_token(tokenizer.vocab_size()),
-                 .key = mix64(static_cast<uint64_t>(config.training.seed) ^ xxh3(occasion))};
+                 .key = mix64(seed_of(config) ^ xxh3(occasion))};
 }
 
 // About one line of text, cut after a word.
@@ -31,31 +38,40 @@ std::string opening_of(const IndexedDataset& dataset, int64_t document, const To
   return std::string(trim(text));
 }
 
-// Fingerprint of the training data: the chosen documents, and their tokens. Of a large corpus, it includes an evenly
-// spaced selection of tokens.
-uint64_t fingerprint_of(const Corpus& corpus) {
+// Adds the chosen documents and their tokens. Of a large dataset, it includes an evenly spaced selection of tokens.
+void add_documents(Hasher& hasher, const IndexedDataset& dataset, std::span<const int64_t> chosen) {
   constexpr int64_t kWindow = 1024, kMostTokens = int64_t{1} << 24;
-  Hasher hasher;
-  hasher.add_field(corpus.train.fingerprint());
+  hasher.add_field(dataset.fingerprint());
   std::vector<int32_t> tokens;
-  const int64_t every = std::max<int64_t>(1, corpus.train.num_tokens() / kMostTokens);
+  const int64_t every = std::max<int64_t>(1, dataset.num_tokens() / kMostTokens);
   int64_t window = 0;
-  for (const int64_t document : corpus.train_documents) {
+  for (const int64_t document : chosen) {
     hasher.add_field(static_cast<uint64_t>(document));
-    for (int64_t begin = 0; begin < corpus.train.document_length(document); begin += kWindow) {
+    for (int64_t begin = 0; begin < dataset.document_length(document); begin += kWindow) {
       if (window++ % every != 0) continue;
-      tokens.resize(static_cast<size_t>(std::min(kWindow, corpus.train.document_length(document) - begin)));
-      corpus.train.read(document, begin, tokens);
+      tokens.resize(static_cast<size_t>(std::min(kWindow, dataset.document_length(document) - begin)));
+      dataset.read(document, begin, tokens);
       hasher.add({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)});
     }
   }
+}
+
+// Fingerprint of the training data: all that determines samples and their order, but for the seed.
+uint64_t fingerprint_of(const Corpus& corpus, const std::vector<double>& weights) {
+  Hasher hasher;
+  for (const Documents& documents : corpus.training) {
+    add_documents(hasher, documents.tokens, documents.chosen);
+    if (documents.learned) add_documents(hasher, *documents.learned, documents.chosen);
+  }
+  for (const double weight : weights) hasher.add_field(std::bit_cast<uint64_t>(weight));
   return hasher.digest();
 }
 
 // Throws ConfigError if a document is longer than a sample and must not be cut. A shorter document may still cross the
 // end of a sample, as in any stream of packed samples; a longer one always does. `key` names the dataset.
 void require_whole_documents(const Config& config, const IndexedDataset& dataset, const char* key) {
-  if (!config.data.mask_documents || config.data.long_documents == "cut") return;
+  const bool is_chat = config.data.format == "chat";
+  if ((!config.data.mask_documents && !is_chat) || config.data.long_documents == "cut") return;
   int64_t longest = 0, length = 0, longer = 0;
   for (int64_t document = 0; document < dataset.num_documents(); ++document) {
     const int64_t tokens = dataset.document_length(document);
@@ -64,58 +80,85 @@ void require_whole_documents(const Config& config, const IndexedDataset& dataset
   }
   if (longer == 0) return;
   const bool positions = length > config.model.max_position_embeddings;
+  const std::string law = is_chat ? config.locate("data.format") + ": a sample holds complete conversations"
+                                  : config.locate("data.mask_documents") + ": attention would stay inside documents";
   throw ConfigError(fmt::format(
-      "{}: attention would stay inside documents, but document {} (from 0) of {} has {} tokens, more than {}; {} of {} "
-      "do. Set training.seq_len to at least {}{}, or data.long_documents to \"cut\" (they are cut where samples end)",
-      config.locate("data.mask_documents"), longest, config.locate(key), length, config.locate("training.seq_len"),
-      longer, counted(dataset.num_documents(), "document"), length,
-      positions ? " and model.max_position_embeddings too" : ""));
+      "{}, but document {} (from 0) of {} has {} tokens, more than {}; {} of {} do. Set training.seq_len to at least "
+      "{}{}, or data.long_documents to \"cut\" ({})",
+      law, longest, config.locate(key), length, config.locate("training.seq_len"), longer,
+      counted(dataset.num_documents(), "document"), length, positions ? " and model.max_position_embeddings too" : "",
+      is_chat ? "the rest of each is then left out" : "they are cut where samples end"));
+}
+
+// Throws ConfigError if the training documents fill less than one sample.
+void require_full_sample(const Config& config, const TextSamples& samples, int64_t documents) {
+  const bool is_masked = config.model.objective == "masked";
+  const int64_t needed = config.training.seq_len + (is_masked ? 0 : 1);
+  if (samples.num_tokens() >= needed) return;
+  throw ConfigError(
+      fmt::format("data.path (training): {} in {}, but one sample takes {}{}; give more text, or lower "
+                  "training.seq_len",
+                  counted(samples.num_tokens(), "token"), counted(documents, "document"),
+                  is_masked ? "training.seq_len = " : "training.seq_len + 1 = ", grouped(needed)));
+}
+
+std::shared_ptr<const SampleSource> samples_of(const Config& config, const Documents& documents, const char* key) {
+  require_whole_documents(config, documents.tokens, key);
+  if (documents.learned) {
+    return std::make_shared<ChatSamples>(
+        documents.tokens, *documents.learned, documents.chosen, config.training.seq_len,
+        config.data.mask_documents ? ConversationsPerSample::kSeveral : ConversationsPerSample::kOne, key);
+  }
+  const TextLabel label = config.model.objective == "masked" ? TextLabel::kSameToken : TextLabel::kNextToken;
+  auto samples = std::make_shared<TextSamples>(documents.tokens, documents.chosen, config.training.seq_len, label, key);
+  if (key == kTrainingKey) require_full_sample(config, *samples, std::ssize(documents.chosen));
+  return samples;
+}
+
+Loader training_loader(const Config& config, const Corpus& corpus, const Tokenizer& tokenizer) {
+  Loader::Sources sources;
+  for (const Documents& documents : corpus.training) sources.push_back(samples_of(config, documents, kTrainingKey));
+  const std::vector<double>& weights = config.data.weights;
+  return {std::move(sources),      weights.empty() ? std::vector{1.0} : weights,
+          config.training.seq_len, seed_of(config),
+          SampleOrder::kShuffled,  masking_of(config, tokenizer, SampleOrder::kShuffled)};
+}
+
+std::vector<ValidationSet> validation_sets(const Config& config, const Corpus& corpus, const Tokenizer& tokenizer) {
+  std::vector<ValidationSet> sets;
+  for (const Documents& documents : corpus.validation) {
+    const auto samples = samples_of(config, documents, "data.validation");
+    sets.push_back(
+        {documents.name, Loader({samples}, {1.0}, config.training.seq_len, seed_of(config), SampleOrder::kSequential,
+                                masking_of(config, tokenizer, SampleOrder::kSequential))});
+  }
+  return sets;
 }
 
 TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
-  const bool indexed = is_indexed_prefix(config.data.path);
-  if (!indexed && config.data.format == "megatron") {
-    throw ConfigError(fmt::format(
-        "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {}; name one (orthant tokenize writes them), "
-        "or set data.format to \"text\" or \"jsonl\"",
-        config.locate("data.path"), config.locate("data.format")));
-  }
-  if (indexed && config.data.format == "jsonl") {
-    throw ConfigError(
-        fmt::format("{} must name files of JSON objects with {}, and is a Megatron PREFIX; set data.format to "
-                    "\"megatron\"",
-                    config.locate("data.path"), config.locate("data.format")));
-  }
-  const auto files = indexed ? std::vector<std::string>{} : expand_paths(config.data.path);
+  check_data_paths(config);
   std::shared_ptr<const Tokenizer> tokenizer =
-      load_tokenizer(config.data.tokenizer, work_dir, files, text_format(config));
-  const auto seed = static_cast<uint64_t>(config.training.seed);
+      load_tokenizer(config.data.tokenizer, work_dir, text_files_of(config.data.path), text_format(config));
+  std::optional<ChatTemplate> chat_template;
+  if (config.data.format == "chat") chat_template.emplace(config.data.chat_template, config.data.tokenizer);
   const Corpus corpus = open_corpus({.paths = config.data.path,
+                                     .is_blend = !config.data.weights.empty(),
                                      .format = text_format(config),
+                                     .chat_template = chat_template ? &*chat_template : nullptr,
                                      .validation_fraction = config.data.validation.share,
-                                     .validation_paths = config.data.validation.files,
-                                     .seed = seed,
+                                     .validation_sets = config.data.validation.sets,
+                                     .seed = seed_of(config),
                                      .work_dir = work_dir},
                                     *tokenizer, progress);
-  require_whole_documents(config, corpus.train, "data.path");
-  if (!config.data.validation.files.empty()) require_whole_documents(config, corpus.validation, "data.validation");
-  const auto loader = [&](const IndexedDataset& dataset, const std::vector<int64_t>& documents, SampleOrder order) {
-    return Loader(dataset, documents, config.training.seq_len, seed, order, masking_of(config, *tokenizer, order));
-  };
+  const Documents& shown = corpus.validation.empty() ? corpus.training.front() : corpus.validation.front();
   TrainingData data{.tokenizer = tokenizer,
-                    .train = loader(corpus.train, corpus.train_documents, SampleOrder::kShuffled),
-                    .held_out = {},
-                    .fingerprint = fingerprint_of(corpus),
+                    .train = training_loader(config, corpus, *tokenizer),
+                    .validation = validation_sets(config, corpus, *tokenizer),
+                    .fingerprint = fingerprint_of(corpus, config.data.weights),
                     .text_fingerprint = corpus.text_fingerprint,
                     .bytes_of_token = {},
-                    .opening = {}};
-  if (!corpus.validation_documents.empty()) {
-    data.held_out = loader(corpus.validation, corpus.validation_documents, SampleOrder::kSequential);
-    data.opening = opening_of(corpus.validation, corpus.validation_documents.front(), *tokenizer);
-  } else {
-    data.opening = opening_of(corpus.train, corpus.train_documents.front(), *tokenizer);
-  }
+                    .opening = opening_of(shown.tokens, shown.chosen.front(), *tokenizer)};
   for (int32_t token = 0; token < tokenizer->vocab_size(); ++token)
     data.bytes_of_token.push_back(tokenizer->token_bytes(token));
   return data;
@@ -124,7 +167,36 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
 }  // namespace
 
 TextFormat text_format(const Config& config) {
-  return {.jsonl = config.data.format == "jsonl", .key = config.data.text_key};
+  const DocumentFormat documents = config.data.format == "jsonl"  ? DocumentFormat::kJsonl
+                                   : config.data.format == "chat" ? DocumentFormat::kChat
+                                                                  : DocumentFormat::kPlain;
+  return {.documents = documents, .key = config.data.text_key};
+}
+
+void check_data_paths(const Config& config) {
+  const auto& paths = config.data.path;
+  const std::string& format = config.data.format;
+  const bool may_be_prefix = paths.size() == 1 || !config.data.weights.empty();
+  for (const std::string& path : paths) {
+    const bool indexed = may_be_prefix && is_indexed_prefix(path);
+    if (!indexed && format == "megatron") {
+      throw ConfigError(fmt::format(
+          "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {} (several with data.weights); name one (orthant "
+          "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
+          config.locate("data.path"), config.locate("data.format")));
+    }
+    if (indexed && (format == "jsonl" || format == "chat")) {
+      throw ConfigError(
+          fmt::format("{} must name files of JSON objects with {}, and {} is a Megatron PREFIX; set data.format to "
+                      "\"megatron\"",
+                      config.locate("data.path"), config.locate("data.format"), path));
+    }
+  }
+  if (paths.size() == 1 || !config.data.weights.empty()) {
+    text_files_of(paths);
+  } else {
+    expand_paths(paths);
+  }
 }
 
 TrainingData open_training_data(const Config& config, const TextProgress& progress) {

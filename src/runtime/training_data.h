@@ -1,4 +1,4 @@
-// The data of a run, as the run file's [data] section names them: tokenizer, training samples, held-out samples.
+// The data of a run, as the run file's [data] section names them: tokenizer, training samples, validation samples.
 #pragma once
 
 #include "data/corpus.h"
@@ -13,18 +13,26 @@
 
 namespace orthant {
 
+/// Samples for validation, in the order of their documents. The name is empty if there is only one set.
+struct ValidationSet {
+  std::string name;
+  Loader samples;
+};
+
 struct TrainingData {
   std::shared_ptr<const Tokenizer> tokenizer;
   Loader train;
-  std::optional<Loader> held_out;
+  std::vector<ValidationSet> validation;
   uint64_t fingerprint = 0;  // of the training documents and their tokens
   std::optional<uint64_t> text_fingerprint;  // of the text of data.path; none for a Megatron PREFIX
   std::vector<int32_t> bytes_of_token;  // bytes of text, by token id
-  std::string opening;  // start of the first held-out (else training) document: a prompt for samples
+  std::string opening;                  // start of the first validation (else training) document: a prompt for samples
 };
 
 /// The format of the files of data.path, by data.format and data.text_key.
 TextFormat text_format(const Config& config);
+/// Throws ConfigError unless the paths of data.path exist and fit data.format.
+void check_data_paths(const Config& config);
 
 /// Opens the corpus, and tokenizes it if that has not been done. Work files go to DUMP/data. Throws ConfigError or
 /// DataError.

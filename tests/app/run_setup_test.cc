@@ -124,10 +124,10 @@ TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
                    {"data.validation = 0.05 (default) cannot hold a document out", "one.txt is a single document",
                     "validation.freq = 0"}));
   config.validation.freq = 0;
-  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_FALSE(open_run_data(config, {}).held_out); }), "");
+  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_TRUE(open_run_data(config, {}).validation.empty()); }), "");
   config.validation.freq = 5;
   config.data.path = {write("three.txt", "a first line of a few words\nand another one\nand the last\n")};
-  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_TRUE(open_run_data(config, {}).held_out); }), "");
+  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_FALSE(open_run_data(config, {}).validation.empty()); }), "");
 }
 
 TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
@@ -229,7 +229,7 @@ TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
     config.training.seq_len = 8;
     const TrainingData data = open_training_data_together(config, rendezvous);
     EXPECT_TRUE(released) << "rank " << rank;
-    EXPECT_EQ(data.train.num_tokens() + data.held_out->num_tokens(), static_cast<int64_t>(text.size()) + 1);
+    EXPECT_EQ(data.train.num_tokens() + data.validation[0].samples.num_tokens(), static_cast<int64_t>(text.size()) + 1);
   });
   holder.join();
 }

@@ -33,6 +33,7 @@ TEST(Json, RefusesWhatParsersLetPass) {
   EXPECT_EQ(error_of(R"({"a": {"b": 1, "b": 2}})"), "file.json: duplicate key \"b\"");
   EXPECT_EQ(error_of(R"({"a": {"b": 1}, "b": 2})"), "accepted") << "equal keys of two objects are no duplicates";
   EXPECT_EQ(error_of("[18446744073709551616]"), "file.json: integer 18446744073709551616 does not fit 64 bits");
+  EXPECT_EQ(parse_json("[18446744073709551616]", "file.json", LargeIntegers::kToFloat)[0].get<double>(), 0x1p64);
   EXPECT_EQ(error_of(std::string(65, '[') + std::string(65, ']')), "file.json: JSON is nested deeper than 64 levels");
   EXPECT_EQ(error_of(std::string(64, '[') + std::string(64, ']')), "accepted");
 }

@@ -156,7 +156,7 @@ tensor_parallel_mesh = [2, 2, 1]
   const Config config = parse_config(text, "run.toml", {});
   EXPECT_EQ(config.job.dump_folder, "runs/a \"b\"");
   EXPECT_EQ(config.data.path, (Words{"a.txt", "b*.txt"}));
-  EXPECT_EQ(config.data.validation, (HeldOut{0.0, {"held.txt"}}));
+  EXPECT_EQ(config.data.validation, (HeldOut{0.0, {{"", {"held.txt"}}}}));
   EXPECT_EQ(config.training.steps, 1000);
   EXPECT_EQ(config.training.seq_len, 128);
   EXPECT_EQ(config.optimizer.lr, 1.0);
@@ -197,7 +197,12 @@ TEST(Config, TheCommandLineBeatsTheFile) {
   EXPECT_FALSE(config.training.seed_weights);
   EXPECT_EQ(config.locate("training.steps"), "training.steps = 21 (command line)");
   EXPECT_EQ(parse_config("", "", Words{"--data.validation", "x.txt,y.txt"}).data.validation,
-            (HeldOut{0.0, {"x.txt", "y.txt"}}));
+            (HeldOut{0.0, {{"", {"x.txt", "y.txt"}}}}));
+  const HeldOut sets{0.0, {{"code", {"a.py", "b.py"}}, {"wiki", {"w.txt"}}}};
+  EXPECT_EQ(
+      parse_config("", "", Words{"--data.validation", "{wiki = 'w.txt', code = ['a.py', 'b.py']}"}).data.validation,
+      sets);
+  EXPECT_EQ(parse_config("[data.validation]\nwiki = 'w.txt'\ncode = ['a.py', 'b.py']", "", {}).data.validation, sets);
 }
 
 TEST(Config, TakesOverridesOutOfACommandLine) {

@@ -86,11 +86,18 @@ struct Randomize {
     }
   }
   void operator()(std::vector<int64_t>* value) const { *value = {3, 0, 5}; }
+  void operator()(std::vector<double>* value) const {
+    value->resize(below(random, 3));
+    for (double& item : *value) item = random_number(key.legal, random);
+  }
   void operator()(std::array<int64_t, 3>* value) const {
     for (auto& item : *value) item = whole();
   }
   void operator()(HeldOut* value) const {
-    *value = below(random, 2) == 1 ? HeldOut{random_number(key.legal, random), {}} : HeldOut{0.0, random_list(random)};
+    const uint64_t kind = below(random, 3);
+    if (kind == 0) *value = {random_number(key.legal, random), {}};
+    if (kind == 1) *value = {0.0, {{"", random_list(random)}}};
+    if (kind == 2) *value = {0.0, {{"code.py", random_list(random)}, {"wiki-1", random_list(random)}}};
   }
 };
 

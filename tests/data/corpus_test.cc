@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "base/errors.h"
-#include "data/loader.h"
 #include "data/program.h"
+#include "data/text_samples.h"
 #include "tests/data/corpus_fixture.h"
 
 namespace orthant::corpus_test {
@@ -17,14 +17,14 @@ namespace {
 TEST_F(CorpusTest, TextBecomesDocumentsWithEndOfTextAtTrueEndsOnly) {
   const std::string text = paragraphs(2000, 'a');
   const Corpus corpus = open({folder_.write("a.txt", text), folder_.write("b.txt", "short\n<|endoftext|>\nlast")});
-  EXPECT_EQ(text_of(corpus.train), text + "short\nlast");
-  const auto tokens = all_tokens(corpus.train);
+  EXPECT_EQ(text_of(corpus.training[0].tokens), text + "short\nlast");
+  const auto tokens = all_tokens(corpus.training[0].tokens);
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 256), 3);
   EXPECT_EQ(tokens[text.size()], 256);
   EXPECT_EQ(tokens.back(), 256);
-  EXPECT_EQ(corpus.train.num_documents(), static_cast<int64_t>(corpus.train_documents.size()));
-  EXPECT_GT(corpus.train.num_documents(), 8);
-  EXPECT_TRUE(corpus.validation_documents.empty());
+  EXPECT_EQ(corpus.training[0].tokens.num_documents(), static_cast<int64_t>(corpus.training[0].chosen.size()));
+  EXPECT_GT(corpus.training[0].tokens.num_documents(), 8);
+  EXPECT_TRUE(corpus.validation.empty());
 }
 
 TEST_F(CorpusTest, ASmallTextGivesDocumentsToHoldOut) {
@@ -34,16 +34,16 @@ TEST_F(CorpusTest, ASmallTextGivesDocumentsToHoldOut) {
   const std::pair<std::string, int64_t> table[] = {{paragraphs(300, 'a'), 20}, {dense, 20}, {haiku, 3}};
   for (const auto& [text, least] : table) {
     const Corpus corpus = open({folder_.write("a.txt", text)}, 0.05);
-    EXPECT_EQ(text_of(corpus.train), text);
-    EXPECT_GE(corpus.train.num_documents(), least);
-    EXPECT_LE(corpus.train.num_documents(), 60);
-    EXPECT_GE(corpus.validation_documents.size(), 1u);
-    EXPECT_EQ(corpus.validation_documents.size() + corpus.train_documents.size(),
-              static_cast<size_t>(corpus.train.num_documents()));
+    EXPECT_EQ(text_of(corpus.training[0].tokens), text);
+    EXPECT_GE(corpus.training[0].tokens.num_documents(), least);
+    EXPECT_LE(corpus.training[0].tokens.num_documents(), 60);
+    EXPECT_GE(corpus.validation[0].chosen.size(), 1u);
+    EXPECT_EQ(corpus.validation[0].chosen.size() + corpus.training[0].chosen.size(),
+              static_cast<size_t>(corpus.training[0].tokens.num_documents()));
   }
   // Documents marked by separators are never split, and a line is the smallest unit.
-  EXPECT_EQ(open({folder_.write("a.txt", dense + "<|endoftext|>\n")}, 0.05).train.num_documents(), 1);
-  EXPECT_EQ(open({folder_.write("a.txt", std::string(5000, 'a') + "\n")}, 0.05).train.num_documents(), 1);
+  EXPECT_EQ(open({folder_.write("a.txt", dense + "<|endoftext|>\n")}, 0.05).training[0].tokens.num_documents(), 1);
+  EXPECT_EQ(open({folder_.write("a.txt", std::string(5000, 'a') + "\n")}, 0.05).training[0].tokens.num_documents(), 1);
 }
 
 TEST_F(CorpusTest, GzipAndGlobsWork) {
@@ -52,7 +52,7 @@ TEST_F(CorpusTest, GzipAndGlobsWork) {
   std::filesystem::create_directory(folder_ / "part-3.txt");
   const std::vector<std::string> paths = {folder_ / "part-*", folder_ / "part-2.txt"};
   EXPECT_EQ(expand_paths(paths), (std::vector<std::string>{folder_ / "part-1.txt.gz", folder_ / "part-2.txt"}));
-  EXPECT_EQ(text_of(open(paths).train), "first second");
+  EXPECT_EQ(text_of(open(paths).training[0].tokens), "first second");
 }
 
 TEST_F(CorpusTest, AMegatronPrefixIsTakenAsItIs) {
@@ -61,10 +61,10 @@ TEST_F(CorpusTest, AMegatronPrefixIsTakenAsItIs) {
   writer.finish();
   for (const char* name : {"tokens", "tokens.idx", "tokens.bin"}) {
     const Corpus corpus = open({folder_ / name}, 0.25);
-    EXPECT_EQ(corpus.train.prefix(), folder_ / "tokens");
+    EXPECT_EQ(corpus.training[0].tokens.prefix(), folder_ / "tokens");
     EXPECT_TRUE(corpus.from_cache);
-    EXPECT_EQ(corpus.validation_documents.size(), 10u);
-    EXPECT_EQ(corpus.train_documents.size(), 30u);
+    EXPECT_EQ(corpus.validation[0].chosen.size(), 10u);
+    EXPECT_EQ(corpus.training[0].chosen.size(), 30u);
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "work"));
   std::filesystem::remove(folder_ / "tokens.bin");
@@ -73,16 +73,16 @@ TEST_F(CorpusTest, AMegatronPrefixIsTakenAsItIs) {
 
 TEST_F(CorpusTest, ValidationFilesAreADatasetOfTheirOwn) {
   const Corpus corpus = open_corpus({.paths = {folder_.write("a.txt", "train")},
-                                     .validation_paths = {folder_.write("v.txt", "held out")},
+                                     .validation_sets = {{"", {folder_.write("v.txt", "held out")}}},
                                      .work_dir = folder_ / "work"},
                                     *tokenizer_);
-  EXPECT_EQ(text_of(corpus.train), "train");
-  EXPECT_EQ(text_of(corpus.validation), "held out");
-  EXPECT_EQ(corpus.train_documents, std::vector<int64_t>{0});
-  EXPECT_EQ(corpus.validation_documents, std::vector<int64_t>{0});
+  EXPECT_EQ(text_of(corpus.training[0].tokens), "train");
+  EXPECT_EQ(text_of(corpus.validation[0].tokens), "held out");
+  EXPECT_EQ(corpus.training[0].chosen, std::vector<int64_t>{0});
+  EXPECT_EQ(corpus.validation[0].chosen, std::vector<int64_t>{0});
   const std::string message = message_of<ConfigError>([&] {
     open_corpus(
-        {.paths = {folder_ / "a.txt"}, .validation_paths = {folder_ / "none.txt"}, .work_dir = folder_ / "work"},
+        {.paths = {folder_ / "a.txt"}, .validation_sets = {{"", {folder_ / "none.txt"}}}, .work_dir = folder_ / "work"},
         *tokenizer_);
   });
   EXPECT_EQ(message.find("data.validation = "), 0u) << message;
@@ -115,8 +115,10 @@ TEST_F(CorpusTest, BadInputSaysWhatWhereAndTheWayOut) {
 TEST_F(CorpusTest, AllOfARealTextReachesTheLoader) {
   const std::string text = paragraphs(3000, 'x');
   const Corpus corpus = open({folder_.write("a.txt", text)}, 0.1);
-  const Loader train(corpus.train, corpus.train_documents, 64, 1, SampleOrder::kShuffled);
-  const Loader validation(corpus.validation, corpus.validation_documents, 64, 1, SampleOrder::kSequential);
+  const auto samples = [](const Documents& documents) {
+    return TextSamples(documents.tokens, documents.chosen, 64, TextLabel::kNextToken, "");
+  };
+  const TextSamples train = samples(corpus.training[0]), validation = samples(corpus.validation[0]);
   EXPECT_EQ(train.num_tokens() + validation.num_tokens(), static_cast<int64_t>(text.size()) + 1);
   EXPECT_GT(validation.num_tokens(), 0);
 }
@@ -143,7 +145,7 @@ TEST(HeldOutDocuments, AreARandomFractionBySeed) {
     EXPECT_LT(std::count_if(held.begin(), held.end(), [&](int64_t i) { return i / 250 == quarter; }), 50);
 }
 
-TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
+TEST(TokenizeText, FillsAWriterWithWhatSentencePieceSays) {
   if (std::system("command -v spm_train >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "spm_train is not on PATH (apt-get install sentencepiece)";
   TempFolder folder;
@@ -153,7 +155,7 @@ TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
   const std::vector<std::string> files = {folder.write("a.txt", text)};
   const auto tokenizer = load_tokenizer("train:320", folder / "work", files);
   IndexedDatasetWriter writer(folder / "out", tokenizer->vocab_size());
-  tokenize_files(files, {}, *tokenizer, writer);
+  tokenize_text(scan_texts(files, {}), *tokenizer, writer);
   writer.finish();
   const auto dataset = IndexedDataset::open(folder / "out", tokenizer->vocab_size());
   EXPECT_GT(dataset.num_documents(), 3);
@@ -164,7 +166,7 @@ TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
 }
 
 // A document of text that is cut into pieces begins once and ends once.
-TEST(TokenizeFiles, MarksTheBeginningAndTheEndOfDocuments) {
+TEST(TokenizeText, MarksTheBeginningAndTheEndOfDocuments) {
   TempFolder folder;
   const auto tokenizer = load_tokenizer(
       folder.write("tokenizer.json",
@@ -179,12 +181,13 @@ TEST(TokenizeFiles, MarksTheBeginningAndTheEndOfDocuments) {
   const auto tokens_of = [&](const std::string& name, const std::string& text, const TextFormat& format) {
     const std::vector<std::string> files = {folder.write(name, text)};
     IndexedDatasetWriter writer(folder / "out", tokenizer->vocab_size());
-    const TokenizedText tokenized = tokenize_files(files, format, *tokenizer, writer);
+    const TokenizedText tokenized = tokenize_text(scan_texts(files, format), *tokenizer, writer);
     writer.finish();
     return std::pair(all_tokens(IndexedDataset::open(folder / "out", tokenizer->vocab_size())), tokenized.pieces);
   };
-  EXPECT_EQ(tokens_of("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"b\"}\n", {.jsonl = true}).first,
-            (std::vector<int32_t>{0, 2, 3, 1, 0, 3, 1}));
+  EXPECT_EQ(
+      tokens_of("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"b\"}\n", {.documents = DocumentFormat::kJsonl}).first,
+      (std::vector<int32_t>{0, 2, 3, 1, 0, 3, 1}));
   std::string text;
   for (int line = 0; line < 1000; ++line) text += "abab\n\n";
   const auto [tokens, pieces] = tokens_of("b.txt", text, {});

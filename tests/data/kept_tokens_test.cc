@@ -31,8 +31,8 @@ TEST_F(KeptTokens, TheSecondTimeNothingIsTokenised) {
   const Corpus second = open({path}, 0.1, progress);
   EXPECT_TRUE(second.from_cache);
   EXPECT_EQ(calls, 0);
-  EXPECT_EQ(second.train.fingerprint(), first.train.fingerprint());
-  EXPECT_EQ(second.validation_documents, first.validation_documents);
+  EXPECT_EQ(second.training[0].tokens.fingerprint(), first.training[0].tokens.fingerprint());
+  EXPECT_EQ(second.validation[0].chosen, first.validation[0].chosen);
 
   // The key of the cache is the content, not names or times.
   EXPECT_TRUE(open({folder_.write("moved.txt", paragraphs(500, 'a'))}).from_cache);
@@ -41,12 +41,12 @@ TEST_F(KeptTokens, TheSecondTimeNothingIsTokenised) {
 
 TEST_F(KeptTokens, DamagedTokensAreMadeAgainAndNamed) {
   const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
-  const std::string prefix = open({path}).train.prefix();
+  const std::string prefix = open({path}).training[0].tokens.prefix();
   const auto reopened = [&](const std::string& named) {
     testing::internal::CaptureStderr();
     const Corpus corpus = open({path});
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(text_of(corpus.train), paragraphs(500, 'a'));
+    EXPECT_EQ(text_of(corpus.training[0].tokens), paragraphs(500, 'a'));
     EXPECT_EQ(said.empty(), named.empty()) << said;
     if (!named.empty()) {
       EXPECT_TRUE(says(said, {"note: " + named + " is damaged", "created again"}));
@@ -100,9 +100,9 @@ class ShiftedTokenizer : public Tokenizer {
 
 TEST_F(KeptTokens, AnotherTokenizerIsAnotherCorpus) {
   const std::string path = folder_.write("a.txt", "abc");
-  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{97, 98, 99, 256}));
+  EXPECT_EQ(all_tokens(open({path}).training[0].tokens), (std::vector<int32_t>{97, 98, 99, 256}));
   tokenizer_ = std::make_unique<ShiftedTokenizer>();
-  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{98, 99, 100, 256}));
+  EXPECT_EQ(all_tokens(open({path}).training[0].tokens), (std::vector<int32_t>{98, 99, 100, 256}));
 }
 
 // Six ranks open the same text at once: one tokenizes it, and all read the same tokens.
@@ -115,7 +115,7 @@ TEST_F(KeptTokens, OneOfManyRanksTokenizes) {
     ranks.emplace_back([&] {
       const Corpus corpus = open({path});
       made += !corpus.from_cache;
-      right += text_of(corpus.train) == text;
+      right += text_of(corpus.training[0].tokens) == text;
     });
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(made, 1);

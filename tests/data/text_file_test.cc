@@ -106,7 +106,7 @@ TEST(TextFile, NamesOfCompressedFilesMustBeTrue) {
 
 std::vector<Piece> records(const std::string& path, const std::string& key) {
   std::vector<Piece> out;
-  for_each_piece(scan_text(path, {.jsonl = true, .key = key}),
+  for_each_piece(scan_text(path, {.documents = DocumentFormat::kJsonl, .key = key}),
                  [&](std::string&& text, bool ends) { out.push_back({std::move(text), ends}); });
   return out;
 }
@@ -121,7 +121,8 @@ TEST(TextFile, LinesOfJsonAreDocuments) {
                                             longer + "\"}");
   EXPECT_EQ(records(path, "text"),
             (std::vector<Piece>{{"one\n<|endoftext|>\ntwo", true}, {"caf\u00e9 \U0001f600", true}, {longer, true}}));
-  EXPECT_NE(scan_text(path, {.jsonl = true, .key = "text"}).hash, scan_text(path, {.jsonl = true, .key = "body"}).hash);
+  EXPECT_NE(scan_text(path, {.documents = DocumentFormat::kJsonl, .key = "text"}).hash,
+            scan_text(path, {.documents = DocumentFormat::kJsonl, .key = "body"}).hash);
 }
 
 TEST(TextFile, DamagedLinesOfJsonAreNamed) {

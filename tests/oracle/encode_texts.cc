@@ -2,6 +2,9 @@
 // Face's `tokenizers`. Arguments: a tokenizer, and a file of texts with a zero byte after each. It prints one line per
 // text, with its ids and whether they decode to it, then the seconds of encoding, the size of the vocabulary and the
 // end-of-text token.
+//
+// With a third argument, the file is JSONL of conversations, for tests/oracle/chat_templates.py. It prints the ids of
+// each, then a second line that has 1 for each token that is learned, else 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +18,9 @@
 #include <vector>
 
 #include "base/text.h"
+#include "data/chat_template.h"
+#include "data/text_file.h"
+#include "data/tokenize_chat.h"
 #include "data/tokenizer.h"
 
 namespace orthant {
@@ -40,11 +46,28 @@ int encode_texts(const std::string& tokenizer_path, const std::string& texts_pat
   return 0;
 }
 
+int encode_chat(const std::string& tokenizer_path, const std::string& lines_path) {
+  const auto tokenizer = load_tokenizer(tokenizer_path, "", {});
+  std::vector<Conversation> conversations;
+  for_each_json_line(scan_text(lines_path, {.documents = DocumentFormat::kChat}),
+                     [&](std::string_view line, const std::string& source) {
+                       conversations.push_back(read_conversation(line, source));
+                     });
+  const std::vector<ChatText> chats = ChatTemplate("", tokenizer_path).render(conversations);
+  std::vector<std::string_view> texts;
+  for (const ChatText& chat : chats) texts.emplace_back(chat.text);
+  const auto ids = tokenizer->encode_many(texts);
+  const auto learned = learned_tokens(chats, ids, *tokenizer);
+  for (size_t i = 0; i < chats.size(); ++i) fmt::print("{}\n{}\n", fmt::join(ids[i], " "), fmt::join(learned[i], " "));
+  return 0;
+}
+
 }  // namespace
 }  // namespace orthant
 
 int main(int count, char** arguments) {
   try {
+    if (count == 4) return orthant::encode_chat(arguments[1], arguments[2]);
     return count == 3 ? orthant::encode_texts(arguments[1], arguments[2]) : 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -48,6 +48,19 @@ TEST_F(MetricsFile, LineHasTheDocumentedFields) {
             "\n");
   EXPECT_EQ(to_json_line(ValidationMetrics{7, 2.25, 1.5}),
             "{\"step\": 7, \"validation_loss\": 2.25, \"bits_per_byte\": 1.5}\n");
+  const ValidationMetrics with_sets{
+      .step = 7, .validation_loss = 2.25, .bits_per_byte = 1.5, .sets = {{"a \"b\"", 2, 1}, {"c", 3, std::nan("")}}};
+  const std::string line = to_json_line(with_sets);
+  EXPECT_EQ(line,
+            "{\"step\": 7, \"validation_loss\": 2.25, \"bits_per_byte\": 1.5, \"sets\": {\"a \\\"b\\\"\": "
+            "{\"validation_loss\": 2, \"bits_per_byte\": 1}, \"c\": {\"validation_loss\": 3, "
+            "\"bits_per_byte\": null}}}\n");
+  std::ofstream(path_) << line;
+  const ValidationMetrics again = read_metrics(path_).validations.at(0);
+  ASSERT_EQ(again.sets.size(), 2u);
+  EXPECT_EQ(again.sets[0].name, "a \"b\"");
+  EXPECT_EQ(again.sets[1].validation_loss, 3);
+  EXPECT_TRUE(std::isnan(again.sets[1].bits_per_byte));
 }
 
 TEST_F(MetricsFile, NumbersReadBackBitEqual) {

@@ -59,6 +59,8 @@ TEST(Progress, StepLine) {
             "exposed comm  0%  mem 3.0G  eta    -");
   EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain), "valid  120/1000  loss 2.5511  bits/byte 1.842");
   EXPECT_EQ(validation_line({120, 2.5511, std::nan("")}, 1000, kPlain), "valid  120/1000  loss 2.5511");
+  EXPECT_EQ(validation_line({120, 2.5511, std::nan(""), {{"code", 1.25, 1}, {"wiki", 3.5, 2}}}, 1000, kPlain),
+            "valid  120/1000  loss 2.5511  code 1.2500  wiki 3.5000");
 }
 
 TEST(Progress, StepLineFitsTheTerminal) {

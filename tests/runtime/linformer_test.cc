@@ -83,7 +83,7 @@ SWEEP_TEST(LinformerRuns, SendWhatThePlanSays) {
 
 SWEEP_TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
   const TinyRun run(kModel);
-  const auto& held_out = *run.data().held_out;
+  const auto& held_out = run.data().validation[0].samples;
   ASSERT_FALSE(held_out.batch(held_out.num_samples() - 1, 1).lengths.empty()) << "else there is no padding to see";
   const double one = validate_ranks(run.plan(1), run.data())[0].nats;
   for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{1, 2, 1}, Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{1, 2, 2}}, 2)) {

@@ -124,7 +124,7 @@ double loss_of(const TinyRun& run, const Batch& batch) {
 
 TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
   const TinyRun run({"model.objective=masked", "training.seq_len=32"});
-  const Loader& held_out = *run.data().held_out;
+  const Loader& held_out = run.data().validation[0].samples;
   ASSERT_EQ(held_out.num_tokens() % 32, 25);
   Batch batch = held_out.batch(held_out.num_samples() - 2, 2), other = batch;
   ASSERT_EQ(batch.lengths, (std::vector<int64_t>{32, 25}));
@@ -140,7 +140,8 @@ SWEEP_TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
     return validate_ranks(run.plan(layout.ranks, layout.keys), run.data(), after_steps)[0];
   };
   const Session::Validation one = sums_over({1, {}}, 0);
-  EXPECT_EQ(one.labels, run.data().held_out->valid_labels(0, run.data().held_out->num_samples()));
+  EXPECT_EQ(one.labels,
+            run.data().validation[0].samples.valid_labels(0, run.data().validation[0].samples.num_samples()));
   EXPECT_EQ(sums_over({1, {}}, 2).nats, one.nats);
   for (const TensorCut& layout :
        sweep.of(std::vector<TensorCut>{TensorCut{3, {}}, TensorCut{2, kRingSelfAttention}}, 2)) {
@@ -154,7 +155,7 @@ SWEEP_TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
     for (const int64_t label : loader.batch(0, 4).labels) chosen.push_back(label != kIgnoredLabel);
     return chosen;
   };
-  EXPECT_NE(positions(run.data().train), positions(*run.data().held_out));
+  EXPECT_NE(positions(run.data().train), positions(run.data().validation[0].samples));
 }
 
 TEST(MaskedRuns, CountTokensNotLabelsAndTheWholeSquareOfAttention) {
@@ -223,7 +224,7 @@ SWEEP_TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
     for (const std::string& other : shown_by(layout)) EXPECT_EQ(other, shown);
   }
   // The displayed text is the sample's, on one line.
-  const Batch batch = run.data().held_out->batch(0, 1);
+  const Batch batch = run.data().validation[0].samples.batch(0, 1);
   std::string text;
   for (size_t i = 0; i < 16; ++i) {
     const int64_t token = batch.labels[i] == kIgnoredLabel ? batch.tokens[i] : batch.labels[i];

@@ -91,14 +91,15 @@ SWEEP_TEST(SequenceMeshes, DataRanksWithoutSequences) {
 // The last batch of the held-out text is one sequence, so that only one data rank has a part of it.
 SWEEP_TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
   const TinyRun run;
-  const std::string batch = fmt::format("training.global_batch_size={}", run.data().held_out->num_samples() - 1);
+  const std::string batch =
+      fmt::format("training.global_batch_size={}", run.data().validation[0].samples.num_samples() - 1);
   const auto sums_over = [&](const Cut& cut) {
     auto keys = cut.overrides();
     keys.push_back(batch);
     return validate_ranks(run.plan(cut.ranks(), keys), run.data());
   };
   const auto one = sums_over({1, 1})[0];
-  EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);
+  EXPECT_EQ(one.labels, run.data().validation[0].samples.num_tokens() - 1);
   for (const Cut& cut :
        sweep.of(std::vector<Cut>{Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
     for (const auto& sum : sums_over(cut)) {

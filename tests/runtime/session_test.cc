@@ -58,7 +58,7 @@ TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
 TEST_P(RankCounts, ValidateAlike) {
   const TinyRun run;
   const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
-  EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);
+  EXPECT_EQ(one.labels, run.data().validation[0].samples.num_tokens() - 1);
   EXPECT_GT(one.bytes, 0);
   for (const auto& sum : validate_ranks(run.plan(GetParam()), run.data())) {
     EXPECT_EQ(sum.labels, one.labels);

@@ -114,7 +114,7 @@ TEST(TensorRuns, GoOnOnAnotherMesh) {
 SWEEP_TEST(TensorRuns, ValidateAsOneRank) {
   const TinyRun run(kBatch);
   const auto one = validate_ranks(run.plan(1), run.data())[0];
-  ASSERT_NE(run.data().held_out->num_samples() % 8, 0) << "else no rank is without a sequence";
+  ASSERT_NE(run.data().validation[0].samples.num_samples() % 8, 0) << "else no rank is without a sequence";
   for (const TensorCut& cut :
        sweep.of(std::vector<TensorCut>{one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kWithRing}, 2),
                                        grid(2, 2, 1, {kWithRing}, 2), grid(4, 1, 1, {kWithRing}, 2)},

@@ -50,7 +50,9 @@ std::vector<Results> results_of(const TinyRun& run, const Plan& plan, const Spoi
     session.weights().initialize(3);
     if (spoil) spoil(session, rank);
     Results& results = ranks[static_cast<size_t>(rank)];
-    const auto validate = [&] { return session.validate(*run.data().held_out, 50, run.data().bytes_of_token); };
+    const auto validate = [&] {
+      return session.validate(run.data().validation[0].samples, 50, run.data().bytes_of_token);
+    };
     results.before = validate();
     for (const int64_t step : {1, 2}) session.update(step, session.gradients(step, {}));
     results.after = validate();

@@ -230,7 +230,7 @@ inline std::vector<Session::Validation> validate_ranks(const Plan& plan, const T
     Session session(plan, data.train, comm);
     session.weights().initialize(3);
     for (int64_t step = 1; step <= after_steps; ++step) session.gradients(step, {});
-    sums[static_cast<size_t>(rank)] = session.validate(*data.held_out, kBatches, data.bytes_of_token);
+    sums[static_cast<size_t>(rank)] = session.validate(data.validation[0].samples, kBatches, data.bytes_of_token);
   });
   return sums;
 }
