@@ -1,5 +1,5 @@
-// A strict JSON parser for untrusted files. It rejects duplicate keys, deep nesting and, unless told otherwise,
-// integers beyond 64 bits.
+// A strict JSON parser for untrusted files. It rejects duplicate keys, deep nesting and, by default, integers beyond 64
+// bits.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,3 +1,4 @@
+// Files under a name, such as those of a validation set.
 #pragma once
 
 #include <string>
@@ -5,7 +6,7 @@
 
 namespace orthant {
 
-/// Files under a name, such as those of a validation set. The name is empty if no other set must be told apart.
+/// The name is empty if there is only one such set.
 struct NamedFiles {
   std::string name;
   std::vector<std::string> files;

@@ -1,4 +1,4 @@
-// Chat templates: Jinja programs, kept beside a tokenizer, that write a conversation as the text that a model reads.
+// Chat templates: Jinja programs in the folder of a tokenizer that write a conversation as the text that a model reads.
 // jinja2 renders them in a process of python3, as transformers does.
 #pragma once
 
@@ -33,8 +33,8 @@ class ChatTemplate {
   /// for a missing file, and DataError for a damaged one.
   ChatTemplate(const std::string& file, const std::string& tokenizer);
 
-  /// The text of each conversation. Learned are completions, and the assistant's messages: what the template puts
-  /// between {% generation %} and {% endgeneration %}, or else what it adds after the prompt for that message. The
+  /// The text of each conversation. Learned are completions, and the assistant's messages: the text that the template
+  /// puts between {% generation %} and {% endgeneration %}, or else the text after the prompt for that message. The
   /// variable strftime_now is not defined, so that a template cannot write the date of the day. Throws DataError with
   /// the line if the template fails for a conversation, and ConfigError if jinja2 is not installed.
   std::vector<ChatText> render(const std::vector<Conversation>& conversations) const;

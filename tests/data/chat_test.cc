@@ -40,12 +40,13 @@ class Chat : public testing::Test {
 
 TEST_F(Chat, AModelLearnsTheAnswers) {
   const ChatText two = render(kMarkup, R"({"messages": [
-    {"role": "system", "content": "s"}, {"role": "user", "content": "\u00fc"}, {"role": "assistant", "content": "\u00e4"},
+    {"role": "system", "content": "s"}, {"role": "user", "content": "\u00fc"},
+    {"role": "assistant", "content": "\u00e4"},
     {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})");
   EXPECT_EQ(two.text, "<system>s</><user>\u00fc</><assistant>\u00e4</><user>d</><assistant>e</>");
   EXPECT_EQ(learned_of(two), "\u00e4</>|e</>|");
   EXPECT_TRUE(two.is_complete);
-  // Of a prompt of messages, nothing is learned, not even an answer.
+  // Nothing of a prompt of messages is learned, not even an answer.
   EXPECT_EQ(learned_of(render(kMarkup, R"({"prompt": [{"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
     "completion": [{"role": "assistant", "content": "d"}]})")),

@@ -24,7 +24,7 @@ except ImportError as error:
 SPECIAL = ["<s>", "</s>", "<|turn|>", "<|end|>", "[ASK]", "[/ASK]"]
 ANSWER, END_ANSWER = "{% generation %}", "{% endgeneration %}"
 
-# Each template marks what is learned. A copy without the marks must give the same.
+# Each template marks the text that is learned. A copy without the marks must give the same.
 TEMPLATES = {
     # one pair of marks around each turn, a default system message, tools as JSON
     "turns": """{%- if tools %}

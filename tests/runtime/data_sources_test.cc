@@ -93,7 +93,7 @@ TEST_F(DataSources, ConversationsHaveOneRanksNumbers) {
   }
 }
 
-// Only answers carry loss: the loss is that of the labels alone, and packing changes the samples, not what is learned.
+// Only answers carry loss. Packing changes the samples, but not the text that is learned.
 TEST_F(DataSources, OnlyAnswersAreLearned) {
   const TinyRun packed(chat(true)), single(chat(false));
   const auto labels = [](const TinyRun& run) {
