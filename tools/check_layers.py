@@ -37,7 +37,7 @@ ROOMS = {
                  "config hardware parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
                    "plan config hardware parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan schedule base"),
-    "report": Room("Progress lines, metrics files, the HTML page of a run and its charts.", False,
+    "report": Room("Progress lines, metrics files, the HTML pages of runs and their charts.", False,
                    "plan config schedule base"),
     "launch": Room("Processes, their rendezvous over a store, heartbeats and failure reports.", True, "base"),
     "comm": Room("Process groups bound to mesh axes, and counted collectives. The only room that names transports.", True,

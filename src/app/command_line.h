@@ -22,7 +22,7 @@ struct PrintText {
 };
 
 using Command = std::variant<PrintText, TrainArguments, PlanArguments, VerifyArguments, TokenizeArguments,
-                             GenerateArguments, ReportArguments, DoctorArguments, CalibrateArguments>;
+                             GenerateArguments, ReportArguments, CompareArguments, DoctorArguments, CalibrateArguments>;
 
 /// Parses the arguments after the program's name. Settings of the run file ("--training.steps 20", "run.ranks=2") may
 /// appear anywhere and are checked against the table of keys. Throws UsageError with the nearest command, option or key

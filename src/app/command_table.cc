@@ -151,6 +151,17 @@ void define_report(CLI::App& app, Command& command) {
       ->check(named("runs/jargon"));
 }
 
+void define_compare(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<CompareArguments>();
+  app.add_option("RUN_DIR", arguments.dump_folders, "run folders (job.dump_folder); the first is the reference")
+      ->required()
+      ->type_name("")
+      ->check(named("runs/jargon"));
+  app.add_option("--output", arguments.output, "file for the page; default compare.html")
+      ->type_name("FILE")
+      ->check(named("compare.html"));
+}
+
 void define_doctor(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<DoctorArguments>();
   app.add_flag("--json", arguments.json, "print one JSON object");
@@ -209,6 +220,12 @@ const std::vector<CommandEntry>& commands() {
        {"orthant report runs/jargon"},
        false,
        define_report},
+      {"compare",
+       "RUN_DIR RUN_DIR... [--output FILE]",
+       "write compare.html: the curves and settings of several runs",
+       {"orthant compare runs/one runs/two", "orthant compare runs/* --output sweep.html"},
+       false,
+       define_compare},
       {"calibrate",
        "[--write FILE]",
        "measure this machine for plan --hardware",

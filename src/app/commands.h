@@ -59,6 +59,11 @@ struct ReportArguments {
   std::string dump_folder;
 };
 
+struct CompareArguments {
+  std::vector<std::string> dump_folders;
+  std::string output = "compare.html";
+};
+
 struct DoctorArguments {
   bool json = false;
   double measure_s = 2;  // seconds for which matrices are multiplied
@@ -79,6 +84,7 @@ int verify(const VerifyArguments& arguments);
 int tokenize(const TokenizeArguments& arguments);
 int generate(const GenerateArguments& arguments);
 int report(const ReportArguments& arguments);
+int compare(const CompareArguments& arguments);
 int doctor(const DoctorArguments& arguments);
 int calibrate(const CalibrateArguments& arguments);
 

@@ -30,6 +30,7 @@ struct Run {
   int operator()(const orthant::TokenizeArguments& arguments) const { return orthant::tokenize(arguments); }
   int operator()(const orthant::GenerateArguments& arguments) const { return orthant::generate(arguments); }
   int operator()(const orthant::ReportArguments& arguments) const { return orthant::report(arguments); }
+  int operator()(const orthant::CompareArguments& arguments) const { return orthant::compare(arguments); }
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
   int operator()(const orthant::CalibrateArguments& arguments) const { return orthant::calibrate(arguments); }
 };

@@ -21,4 +21,22 @@ std::vector<std::string> config_changes(const Config& from, const Config& to) {
   return changes;
 }
 
+std::vector<KeyValues> differing_keys(std::span<const std::optional<Config>> configs) {
+  std::vector<KeyValues> differing;
+  for (const Key& key : config_table()) {
+    KeyValues row{.key = key.full_name(), .values = {}};
+    const std::string* first = nullptr;
+    bool differs = false;
+    row.values.reserve(configs.size());  // `first` stays valid
+    for (const auto& config : configs) {
+      const std::string& value = row.values.emplace_back(config ? value_text(key, *config) : "");
+      if (!config) continue;
+      if (first == nullptr) first = &value;
+      differs = differs || value != *first;
+    }
+    if (differs) differing.push_back(std::move(row));
+  }
+  return differing;
+}
+
 }  // namespace orthant

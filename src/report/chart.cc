@@ -86,7 +86,8 @@ std::string draw_axes(const Chart& chart, const Frame& f) {
   std::erase_if(x_ticks, [](double tick) { return tick != std::round(tick); });  // steps are integers
   for (const double tick : x_ticks) {
     out += line(f.x(tick), f.bottom, f.x(tick), f.bottom + 5, "axis");
-    out += text_at(f.x(tick), f.bottom + 19, "middle", tick_label(tick, std::max(1.0, spacing_of(x_ticks))));
+    out += text_at(f.x(tick), f.bottom + 19, "middle",
+                   tick >= 1e6 ? format_count(tick) : tick_label(tick, std::max(1.0, spacing_of(x_ticks))));
   }
   out += line(f.left, f.bottom, f.right, f.bottom, "axis");
   out += text_at(0, f.bottom + 19, "start", chart.x_label, "label");
@@ -147,8 +148,14 @@ std::string hover_data(const Series& series) {
   return fmt::format("data-name=\"{}\" data-values=\"{}\"", escape(series.name), values);
 }
 
+// The attributes that give a line its look.
+std::string look_of(const Series& series) {
+  constexpr const char* kMarks[] = {"thin", "line", "thick", "dashed", "dotted", "dots"};
+  return fmt::format("class=\"{} stroke-{}\"", kMarks[static_cast<int>(series.mark)], series.color) +
+         (series.stroke_width > 0 ? fmt::format(" style=\"stroke-width:{:.2g}\"", series.stroke_width) : "");
+}
+
 std::string draw_series(const Chart& chart, const std::vector<Series>& stacked, const Frame& f) {
-  constexpr const char* kMarks[] = {"thin", "line", "thick", "dashed", "dots"};
   std::string out;
   for (size_t s = 0; s < stacked.size(); ++s) {
     const Series& one = stacked[s];
@@ -165,8 +172,7 @@ std::string draw_series(const Chart& chart, const std::vector<Series>& stacked, 
       }
       out += "</g>\n";
     } else {
-      out += fmt::format("<path class=\"{} stroke-{}\" {} d=\"{}\"/>\n", kMarks[static_cast<int>(one.mark)], one.color,
-                         hover, path_of(one.points, f));
+      out += fmt::format("<path {} {} d=\"{}\"/>\n", look_of(one), hover, path_of(one.points, f));
     }
   }
   return out;
@@ -187,7 +193,7 @@ std::string draw_end_labels(const Chart& chart, const std::vector<Series>& stack
     if (last == points.rend() || !stacked[s].labeled) continue;
     double value = last->y;
     if (chart.stacked) value -= chart.series[s].points[static_cast<size_t>(points.rend() - last) - 1].y / 2;
-    labels.push_back({f.y(value), stacked[s].color, stacked[s].name});
+    labels.push_back({f.y(value), stacked[s].color, label_of(stacked[s])});
   }
   std::sort(labels.begin(), labels.end(), [](const auto& a, const auto& b) { return a.y < b.y; });
   for (size_t i = 1; i < labels.size(); ++i) labels[i].y = std::max(labels[i].y, labels[i - 1].y + kApart);
@@ -226,6 +232,12 @@ std::string escape(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string label_of(const Series& series) { return series.name + (series.value.empty() ? "" : " " + series.value); }
+
+std::string line_sample(const Series& series) {
+  return fmt::format("<svg class=\"sample\" viewBox=\"0 0 26 10\"><path {} d=\"M3,5H23\"/></svg>", look_of(series));
 }
 
 std::string draw_chart(const Chart& chart) {

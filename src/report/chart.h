@@ -13,12 +13,14 @@ namespace orthant {
 /// Escapes text for HTML and SVG: applies visible_text(), then replaces & < > and both quotes by entities.
 std::string escape(std::string_view text);
 
-enum class Mark { kThin, kLine, kThick, kDashed, kDots };
+enum class Mark { kThin, kLine, kThick, kDashed, kDotted, kDots };
 
 struct Series {
   std::string name = {};       // shown at the end of the line and in the hover box
+  std::string value = {};      // shown after the name at the end of the line, such as the last value
   std::string color = "blue";  // blue, orange, green, purple, gray
   Mark mark = Mark::kLine;
+  double stroke_width = 0;         // in pixels; 0: as the mark has it
   std::vector<Point> points = {};  // x ascending
   bool labeled = true;
 };
@@ -32,12 +34,19 @@ struct Chart {
   std::string top_label = {};
   bool from_zero = false;  // the y axis starts at 0
   bool stacked = false;    // series are stacked areas, which must have the same x
+  bool lists_names = false;  // responsive() lists the names below the chart at every width
   double width = 1000;
   double height = 300;
 };
 
 /// Width of a chart for narrow screens: on a screen of 400 pixels, its text keeps about its nominal size.
 inline constexpr double kNarrowWidth = 340;
+
+/// The text at the end of a line: its name, and its value if it has one.
+std::string label_of(const Series& series);
+
+/// The line as it looks in the chart, in a short <svg> element for lists of names.
+std::string line_sample(const Series& series);
 
 /// The chart as one <svg> element, or a sentence if no series has a known value.
 std::string draw_chart(const Chart& chart);

@@ -14,17 +14,6 @@ namespace {
 
 constexpr double kHalfWidth = 520;
 
-double largest(const std::vector<Point>& points) {
-  double most = 0;
-  for (const auto& point : points) {
-    if (std::isfinite(point.y)) most = std::max(most, point.y);
-  }
-  return most;
-}
-
-// Number of neighbors on each side that a thick line averages: a sixtieth of the steps.
-size_t smoothing_reach(size_t steps) { return std::max<size_t>(2, steps / 60); }
-
 // One line over the steps, shown in a card of half the page's width.
 struct Line {
   std::string id, title, note, y_label, color;
@@ -72,17 +61,18 @@ std::string loss_section(const Metrics& metrics) {
                           .mark = Mark::kThin,
                           .points = thin_out(loss, kMostPoints),
                           .labeled = false});
-  chart.series.push_back({.name = smoothed.empty() ? "" : "training " + show(smoothed.back().y, 3),
+  chart.series.push_back({.name = "training",
+                          .value = smoothed.empty() ? "" : show(smoothed.back().y, 3),
                           .color = "blue",
                           .mark = Mark::kThick,
                           .points = thin_out(smoothed, kMostPoints)});
   const bool dots = metrics.validations.size() <= 60;  // more dots would overlap
-  Series validation{.color = "orange", .mark = dots ? Mark::kDots : Mark::kLine};
+  Series validation{.name = "validation", .color = "orange", .mark = dots ? Mark::kDots : Mark::kLine};
   for (const auto& one : metrics.validations) {
     validation.points.push_back({static_cast<double>(one.step), one.validation_loss});
   }
   validation.points = thin_out(validation.points, kMostPoints);
-  if (!validation.points.empty()) validation.name = "validation " + show(validation.points.back().y, 3);
+  if (!validation.points.empty()) validation.value = show(validation.points.back().y, 3);
   chart.series.push_back(std::move(validation));
   const std::vector<Series> sets = validation_set_series(metrics.validations);
   chart.series.insert(chart.series.end(), sets.begin(), sets.end());
@@ -100,10 +90,9 @@ std::string loss_section(const Metrics& metrics) {
 std::string rate_section(const Metrics& metrics) {
   const auto points = points_of(metrics.steps, [](const auto& m) { return m.lr; });
   const double most = largest(points);
-  const double exponent = most > 0 ? std::floor(std::log10(most)) : 0;
-  return line_card({"rate", "Learning rate", fmt::format("At most {:g}.", most),
-                    exponent == 0 ? "rate" : fmt::format("rate, 1e{:.0f}", exponent), "purple", points},
-                   {std::pow(10.0, exponent), ""});
+  const Unit unit = power_unit(most);
+  return line_card(
+      {"rate", "Learning rate", fmt::format("At most {:g}.", most), in_units("rate", unit), "purple", points}, unit);
 }
 
 std::string norm_section(const Metrics& metrics) {
@@ -119,11 +108,12 @@ std::string throughput_section(const Metrics& metrics) {
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.tokens_per_second; }));
   const Unit unit = count_unit(largest(points));
   Chart chart{.title = "Tokens per second over steps",
-              .y_label = unit.name + (unit.name.empty() ? "" : " ") + "tokens per second",
+              .y_label = in_units("tokens per second", unit),
               .from_zero = true,
               .height = 260};
-  const auto add = [&](const std::string& name, const char* color, Mark mark, const std::vector<Point>& values) {
+  const auto add = [&](const char* name, const char* color, Mark mark, const std::vector<Point>& values) {
     chart.series.push_back({.name = name,
+                            .value = mark == Mark::kDashed ? format_count(middle) : "",
                             .color = color,
                             .mark = mark,
                             .points = in_unit(thin_out(values, kMostPoints), unit),
@@ -134,7 +124,7 @@ std::string throughput_section(const Metrics& metrics) {
   if (dense) add("mean", "blue", Mark::kThick, thin_to_means(points, kMostPoints / 4));
   if (points.size() > 1 && std::isfinite(middle)) {
     const std::vector<Point> level = {{points.front().x, middle}, {points.back().x, middle}};
-    add("median " + format_count(middle), "orange", Mark::kDashed, level);
+    add("median", "orange", Mark::kDashed, level);
   }
   const std::string note = dense ? "All ranks together. Thin: every step. Thick: means." : "All ranks together.";
   return card("throughput", "Throughput", note, responsive(chart, true));

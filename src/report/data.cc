@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "config/config.h"
 #include "config/hf_family.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
@@ -66,7 +65,7 @@ void add_config_facts(const Config& config, ReportData& data) {
 std::vector<MemoryPart> memory_parts(const Json& ranks) {
   std::vector<MemoryPart> parts;
   for (const auto& [name, bytes] : ranks.at("memory_bytes").items()) {
-    if (name != "total") parts.push_back({name, bytes.get<double>()});
+    if (name != "total" && bytes.get<double>() > 0) parts.push_back({name, bytes.get<double>()});
   }
   return parts;
 }
@@ -129,7 +128,8 @@ ReportData read_run_folder(const std::string& folder) {
   data.sample_text = content_of(root / "sample.txt");
   const std::string plan_path = root / "plan.json";
   try {
-    if (!data.config_text.empty()) add_config_facts(parse_config(data.config_text, root / "config.toml", {}), data);
+    if (!data.config_text.empty()) data.config = parse_config(data.config_text, root / "config.toml", {});
+    if (data.config) add_config_facts(*data.config, data);
   } catch (const Error& error) {
     data.problems.push_back(error.what());
   }

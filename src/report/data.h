@@ -1,15 +1,16 @@
 // Reads a run folder into the data of a report. Only metrics.jsonl is required.
 #pragma once
 
-#include "report/metrics.h"
-#include "schedule/measured.h"
-
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "config/config.h"
+#include "report/metrics.h"
+#include "schedule/measured.h"
 
 namespace orthant {
 
@@ -29,6 +30,7 @@ struct ReportData {
   std::string started;                                  // such as "2026-01-31 12:00 UTC"; empty if unknown
   std::optional<int64_t> expected_communication_bytes;  // bytes sent per step by rank 0, from plan.json
   std::vector<MemoryPart> expected_memory;  // the rank with the largest planned memory; empty if unknown
+  std::optional<Config> config;             // the effective run file, if it can be read
   std::string config_text, schedule_svg, sample_text;  // empty if the file is missing
   bool has_pipeline = true;                            // false if plan.json has one pipeline rank
   /// Planned mean durations of computations, by stage and the text of their kind, in a unit of the plan.

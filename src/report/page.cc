@@ -15,14 +15,6 @@
 namespace orthant {
 namespace {
 
-const ValidationMetrics* best_validation(const Metrics& metrics) {
-  const ValidationMetrics* best = nullptr;
-  for (const auto& one : metrics.validations) {
-    if (std::isfinite(one.validation_loss) && (!best || one.validation_loss < best->validation_loss)) best = &one;
-  }
-  return best;
-}
-
 // Peak memory since the last start. Each start measures its own peak, and only the last has the expected plan.
 int64_t peak_memory(const std::vector<StepMetrics>& steps) {
   return steps.empty() ? 0 : steps.back().peak_memory_bytes;
@@ -68,15 +60,8 @@ std::string tiles(const ReportData& data) {
   return out + "</div>\n";
 }
 
-// "runs/a" for "runs/a/", so that the last component is the run's name.
-std::filesystem::path without_slash(const std::string& folder) {
-  const auto path = std::filesystem::path(folder).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 std::string header(const ReportData& data) {
-  const std::filesystem::path folder = without_slash(data.folder);
-  const std::string name = folder.filename();
+  const std::string name = run_name(data.folder);
   std::string out = "<header>\n<p class=\"brand\">Orthant, a training run</p>\n";
   out += fmt::format("<h1>{}</h1>\n", escape(name.empty() ? data.folder : name));
   if (!data.description.empty()) out += fmt::format("<p class=\"lead\">{}</p>\n", escape(data.description));
@@ -88,9 +73,9 @@ std::string header(const ReportData& data) {
   if (!data.started.empty()) fact("Started", data.started);
   fact("Folder", data.folder);
   if (!data.config_text.empty()) {
-    const std::string config = (folder / "config.toml").string();
-    const std::string again = fmt::format("build/orthant train {} --job.dump_folder {}", config,
-                                          folder.string() + "-again");
+    const auto folder = std::filesystem::path(data.folder + "/").lexically_normal();
+    const std::string again = fmt::format("build/orthant train {} --job.dump_folder {}-again",
+                                          (folder / "config.toml").string(), folder.parent_path().string());
     out += fmt::format("<div class=\"long\"><dt>Run it again</dt><dd><code>{}</code></dd></div>\n", escape(again));
   }
   out += "</dl>\n</header>\n";
@@ -152,21 +137,11 @@ std::string config_section(const std::string& text) {
                            : "<details><summary>config.toml</summary><pre>" + escape(text) + "</pre></details>\n");
 }
 
-std::string pair_of(const std::string& cards) { return "<div class=\"pair\">\n" + cards + "</div>\n"; }
-
 }  // namespace
 
 std::string report_page(const ReportData& data) {
   const Metrics& metrics = data.metrics;
-  const std::string title = escape(without_slash(data.folder).filename().string());
-  std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}: Orthant "
-      "run</title>\n<style>\n{}</style>\n</head>\n"
-      "<body>\n<main>\n",
-      title, report_style());
-  out += header(data) + tiles(data);
+  std::string out = header(data) + tiles(data);
   if (metrics.steps.empty()) {
     out += missing("metrics.jsonl holds no step: the run ended before its first one.");
   } else {
@@ -177,8 +152,7 @@ std::string report_page(const ReportData& data) {
     out += memory_section(data);
   }
   out += schedule_section(data) + validation_section(metrics) + config_section(data.config_text);
-  return out + fmt::format("</main>\n<div id=\"hover\" hidden></div>\n<script>\n{}</script>\n</body>\n</html>\n",
-                           report_script());
+  return html_page(escape(run_name(data.folder)) + ": Orthant run", out);
 }
 
 }  // namespace orthant

@@ -48,14 +48,24 @@ TimeSplit time_split(const std::vector<StepMetrics>& steps);
 /// Formats a number with `decimals` decimals; "-" if it is not finite.
 std::string show(double value, int decimals);
 
+/// The validation with the lowest known loss; null without one.
+const ValidationMetrics* best_validation(const Metrics& metrics);
+
+/// The last component of the folder's path: "a" for "runs/a/".
+std::string run_name(const std::string& folder);
+
+/// A complete page: head, style sheet, body and script. title: already escaped.
+std::string html_page(const std::string& title, const std::string& body);
 /// A section as HTML: heading, one line of explanation and body.
 std::string card(std::string_view id, std::string_view title, const std::string& note, const std::string& body);
 /// The sentence that replaces a missing part.
 std::string missing(std::string_view sentence);
 /// Two drawings of the chart: one as given, and one for screens of about 400 pixels, which lists the names of the lines
-/// below the chart instead of at their ends. The style sheet shows one of them. If `scrolls`, the wide one can be
-/// scrolled sideways.
+/// below the chart instead of at their ends. Chart::lists_names does so for both. The style sheet shows one of them. If
+/// `scrolls`, the wide one can be scrolled sideways.
 std::string responsive(const Chart& chart, bool scrolls);
+/// Two cards side by side, or one below the other on a narrow screen.
+std::string pair_of(const std::string& cards);
 /// Wraps wide content so that it scrolls horizontally on a narrow screen.
 std::string scrolling(const std::string& html);
 

@@ -50,6 +50,24 @@ Unit byte_unit(double largest) {
 
 Unit second_unit(double largest) { return largest >= 1 ? Unit{1, "s"} : Unit{1e-3, "ms"}; }
 
+Unit power_unit(double largest) {
+  const double exponent = largest > 0 ? std::floor(std::log10(largest)) : 0;
+  return {std::pow(10.0, exponent), exponent == 0 ? "" : fmt::format("1e{:.0f}", exponent)};
+}
+
+std::string in_units(std::string_view what, const Unit& unit) {
+  if (unit.name.empty()) return std::string(what);
+  return unit.name.starts_with("1e") ? fmt::format("{}, {}", what, unit.name) : fmt::format("{} {}", unit.name, what);
+}
+
+double largest(std::span<const Point> points) {
+  double most = 0;
+  for (const auto& point : points) {
+    if (std::isfinite(point.y)) most = std::max(most, point.y);
+  }
+  return most;
+}
+
 std::vector<Point> in_unit(std::span<const Point> points, const Unit& unit) {
   std::vector<Point> out;
   out.reserve(points.size());
@@ -91,6 +109,8 @@ std::vector<Point> thin_to_means(std::span<const Point> points, size_t most) {
   }
   return out;
 }
+
+size_t smoothing_reach(size_t steps) { return std::max<size_t>(2, steps / 60); }
 
 std::vector<Point> smooth(std::span<const Point> points, size_t reach) {
   std::vector<Point> known;

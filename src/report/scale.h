@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace orthant {
@@ -28,6 +29,13 @@ struct Unit {
 Unit count_unit(double largest);
 Unit byte_unit(double largest);
 Unit second_unit(double largest);
+/// The power of ten of the largest value, for small numbers without a unit: "1e-3". Empty name for 1 to 10.
+Unit power_unit(double largest);
+/// The label of an axis: "thousand tokens per second", or "rate, 1e-3" for a power of ten.
+std::string in_units(std::string_view what, const Unit& unit);
+
+/// The largest finite y; at least 0.
+double largest(std::span<const Point> points);
 
 /// The points with y divided by the unit.
 std::vector<Point> in_unit(std::span<const Point> points, const Unit& unit);
@@ -38,6 +46,8 @@ std::vector<Point> thin_out(std::span<const Point> points, size_t most);
 /// At most `most` points, each the mean of an interval, at the x of its last point.
 std::vector<Point> thin_to_means(std::span<const Point> points, size_t most);
 
+/// Number of neighbors on each side that smooth() averages for a line of `steps` points: a sixtieth of them.
+size_t smoothing_reach(size_t steps);
 /// Replaces each point by the mean of itself and up to `reach` neighbors on each side. Both sides have the same number,
 /// so that the result neither lags nor ends early. NaN values are skipped.
 std::vector<Point> smooth(std::span<const Point> points, size_t reach);

@@ -10,7 +10,7 @@ namespace orthant {
 
 /// Empty if every tag is closed by its own end tag; otherwise the first error.
 inline std::string unbalanced(const std::string& html) {
-  const std::vector<std::string> alone = {"!doctype", "meta", "img"};
+  const std::vector<std::string> alone = {"!doctype", "meta", "img", "br"};
   const std::regex tag("<(/?)([a-zA-Z!][a-zA-Z0-9]*)((?:[^<>\"]|\"[^\"]*\")*?)(/?)>");
   std::vector<std::string> open;
   const size_t script = html.find("<script>"), script_end = html.find("</script>");
