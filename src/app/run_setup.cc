@@ -229,7 +229,7 @@ std::string checkpoint_to_resume(const Config& config) {
 void archive_earlier_run(const Config& config) {
   const fs::path folder = config.job.dump_folder;
   constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",     "schedule.svg", "tb",
-                                      "checkpoints", "report.html",   "timeline.json", "sample.txt"};
+                                      "checkpoints", "report.html",   "timeline.json", "sample.txt",   "metrics.prom"};
   if (!fs::exists(folder / "metrics.jsonl") && !fs::exists(folder / "checkpoints")) return;
   int number = 1;
   while (fs::exists(folder / "earlier" / std::to_string(number))) ++number;

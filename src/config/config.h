@@ -94,6 +94,8 @@ struct ValidationConfig {
 struct MetricsConfig {
   int64_t log_freq = 1;
   bool enable_tensorboard = true;
+  bool enable_prometheus = false;
+  int64_t port = 0;
 };
 
 struct CheckpointConfig {

@@ -36,11 +36,17 @@ void say(const std::string& text) {
 }  // namespace
 
 struct Trainer::Output {
-  Output(const Config& config, std::optional<int64_t> resumed)
+  Output(const Config& config, std::optional<int64_t> resumed, const std::string& version)
       : style(terminal_style(STDOUT_FILENO)), metrics(config.job.dump_folder + "/metrics.jsonl", resumed) {
     if (config.metrics.enable_tensorboard) {
       tensorboard.emplace(config.job.dump_folder + "/tb", resumed, optimizer_spec(config.optimizer).torch_class);
       tensorboard->write_text("config", "```toml\n" + print_config(config) + "```\n");
+    }
+    if (config.metrics.enable_prometheus || config.metrics.port != 0) {
+      const std::string file = config.metrics.enable_prometheus ? config.job.dump_folder + "/metrics.prom" : "";
+      prometheus.emplace(
+          PrometheusRun{.name = config.job.dump_folder, .version = version, .steps = config.training.steps}, file,
+          static_cast<int>(config.metrics.port));
     }
   }
 
@@ -49,10 +55,16 @@ struct Trainer::Output {
     metrics.write(record);
     if (tensorboard) tensorboard->write(record);
   }
+  /// Publishes a logged record for Prometheus.
+  template <class Record>
+  void publish(const Record& record) {
+    if (prometheus) prometheus->publish(record);
+  }
 
   TerminalStyle style;
   MetricsWriter metrics;
   std::optional<TensorBoardWriter> tensorboard;
+  std::optional<PrometheusExport> prometheus;
   std::vector<StepMetrics> steps;  // of this process
   std::vector<ValidationMetrics> validations;
   Clock::time_point started = Clock::now();
@@ -97,7 +109,7 @@ void Trainer::open_output() {
   if (comm_.rank() != 0) return;
   const Config& config = plan_.config;
   output_ = std::make_shared<Output>(
-      config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
+      config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step), options_.version);
   if (const int64_t missing = output_->metrics.missing_steps(); missing > 0) {
     std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
                  config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
@@ -196,6 +208,7 @@ void Trainer::write_steps() {
     output_->steps.push_back(m);
     output_->write(m);
     if (m.step != 1 && m.step % plan_.config.metrics.log_freq != 0 && m.step != last) continue;
+    output_->publish(m);
     std::vector<double> seconds;
     for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size();
          ++i) {
@@ -231,6 +244,7 @@ void Trainer::validate(int64_t step) {
   if (sets.size() > 1) m.sets = std::move(sets);
   output_->validations.push_back(m);
   output_->write(m);
+  output_->publish(m);
   say(validation_line(m, plan_.config.training.steps, output_->style) + "\n");
 }
 

@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "report/metrics.h"
 #include "report/progress.h"
+#include "report/prometheus.h"
 #include "report/tensorboard.h"
 #include "runtime/sample.h"
 #include "runtime/session.h"

@@ -94,8 +94,9 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
             "help:  orthant train --help");
   EXPECT_EQ(error_of({"trian"}), "unknown command trian; did you mean train?\nhelp:  orthant --help");
   const std::pair<Words, std::string> table[] = {
-      {{"xyzzy"}, "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, calibrate, "
-       "doctor"},
+      {{"xyzzy"},
+       "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, compare, "
+       "calibrate, doctor"},
       {{"train"}, "RUN_FILE is required"},
       {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
       {{"plan", "", "--json"}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},

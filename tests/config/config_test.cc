@@ -81,6 +81,8 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"validation.steps", "8"},
     {"metrics.log_freq", "1"},
     {"metrics.enable_tensorboard", "true"},
+    {"metrics.enable_prometheus", "false"},
+    {"metrics.port", "0"},
     {"checkpoint.interval", "100"},
     {"checkpoint.keep_latest_k", "2"},
     {"parallelism.data_parallel_degree", "-1"},
