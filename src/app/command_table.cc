@@ -70,12 +70,16 @@ void define_plan(CLI::App& app, Command& command) {
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")
       ->type_name("FILE")
       ->check(named("schedule.svg"));
+  auto* trace = app.add_option("--trace", arguments.trace, "write the schedule to FILE as a trace for Perfetto")
+                    ->type_name("FILE")
+                    ->check(named("trace.json"));
   auto* search = app.add_flag("--search", arguments.search,
                               "plan many layouts, and print the fastest that fit the hardware");
   app.add_option("--write", arguments.write, "write the run file of the fastest layout to FILE")
       ->type_name("FILE")
       ->check(named("best.toml"))
       ->needs(search);
+  trace->excludes(search);
   // Defines a short name of a key. CLI11 passes options on in the order in which they are defined.
   const auto setting = [&](const char* option, const char* key, const char* help = "") {
     return app.add_option_function<std::string>(

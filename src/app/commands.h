@@ -25,7 +25,8 @@ struct TrainArguments : RunFileArguments {
 struct PlanArguments : RunFileArguments {
   std::string hf;  // instead of a run file: a config.json, or the directory that contains it
   bool json = false;
-  std::string svg;  // file for a drawing of the schedule; empty: none
+  std::string svg;       // file for a drawing of the schedule; empty: none
+  std::string trace;     // file for the schedule as a Chrome trace; empty: none
   bool search = false;   // search the layouts instead of planning the given one
   std::string write;     // file for the run file of the best layout of the search; empty: none
   std::vector<std::string> show;  // names of sections; empty: none, with --json all

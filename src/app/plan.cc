@@ -1,4 +1,9 @@
 // orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
+#include "plan/plan.h"
+
+#include <cstdio>
+#include <filesystem>
+
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
 #include "advice/auto_layout.h"
@@ -12,11 +17,8 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "hardware/hardware.h"
-#include "plan/plan.h"
 #include "runtime/run_warnings.h"
-
-#include <cstdio>
-#include <filesystem>
+#include "schedule/trace.h"
 
 namespace orthant {
 namespace {
@@ -109,6 +111,14 @@ int plan(const PlanArguments& given) {
   if (!arguments.svg.empty()) {
     write_file("--svg", arguments.svg, planned_svg(the_plan));
     if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
+  }
+  if (!arguments.trace.empty()) {
+    const std::string& unit = the_plan.timeline.unit;
+    write_file("--trace", arguments.trace, chrome_trace(the_plan.timeline));
+    if (!arguments.json) {
+      fmt::print("\nthe trace is in {}, for https://ui.perfetto.dev{}\n", arguments.trace,
+                 unit == "s" ? "" : "; without --hardware, its seconds stand for " + unit);
+    }
   }
   return kDone;
 }

@@ -69,6 +69,15 @@ class FullRun(ProcessTest):
                     if name.startswith(f"PP:{of}{kind}"):
                         self.assertGreaterEqual(start + slack_us, ends[name.replace(str(of), str(by), 1)], name)
             self.assertEqual(sum(name.startswith((f"PP:{rank}F", f"PP:{rank}B")) for _, _, name in row), 10)
+        # The planned trace has the same spans on the same ranks and threads.
+        result = self.orthant("plan", "run.toml", "parallelism.pipeline_parallel_degree=2",
+                              "training.local_batch_size=1", "--trace", "planned.json")
+        self.assertEqual(result.code, 0, result)
+        planned = json.loads((self.folder / "planned.json").read_text())
+        spans = [{(event["pid"], event["cat"], event["name"]) for event in each["traceEvents"] if event["ph"] == "X"}
+                 for each in (planned, trace)]
+        self.assertEqual(*spans)
+        self.assertEqual(sum(event["ph"] == "s" for event in planned["traceEvents"]), 10)
         page = (self.dump / "report.html").read_text()
         self.assertIn("Measured: step 10 took", page)
         self.assertIn("measured / simulated", page)

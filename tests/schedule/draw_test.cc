@@ -1,4 +1,4 @@
-// SVG drawings and Chrome traces of timelines: well-formed, complete, consistent with the timeline, and readable for
+// SVG drawings of timelines: well-formed, complete, consistent with the timeline, and readable for
 // color-blind readers.
 #include "schedule/draw.h"
 
@@ -8,7 +8,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <string>
@@ -16,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
 #include "parallel/pipeline/dual_pipe_v_plan.h"
 #include "parallel/pipeline/interleaved_plan.h"
 #include "parallel/pipeline/post_validation_plan.h"
@@ -223,32 +221,6 @@ TEST(Draw, LaterStagesOfARankAreLower) {
   EXPECT_EQ(of_stages(1), (std::map<std::string, int>{{"30", 8}}));
   EXPECT_EQ(of_stages(2), (std::map<std::string, int>{{"30", 8}, {"16", 8}}));
   EXPECT_EQ(of_stages(4), (std::map<std::string, int>{{"30", 8}, {"25.33", 8}, {"20.67", 8}, {"16", 8}}));
-}
-
-TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
-  Random random(51);
-  Durations durations = Durations::of(2, 3, 1);
-  durations.link_time = 2.5;
-  for (int round = 0; round < 30; ++round) {
-    const Schedule schedule = with_weights(add_messages(random_schedule(random, 3, 6, 4)));
-    const Timeline timeline = simulate(schedule, durations);
-    const nlohmann::ordered_json trace = parse_json(chrome_trace(timeline), "trace");
-    std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> threads;
-    size_t spans = 0;
-    for (const auto& event : trace["traceEvents"]) {
-      if (event["ph"] != "X") continue;
-      ++spans;
-      threads[{event["pid"], event["tid"]}].push_back({event["ts"], event["dur"]});
-    }
-    EXPECT_EQ(spans, timeline.spans.size());
-    for (auto& [thread, times] : threads) {
-      std::sort(times.begin(), times.end());
-      for (size_t i = 1; i < times.size(); ++i)
-        ASSERT_LE(times[i - 1].first + times[i - 1].second, times[i].first + 1e-6);
-    }
-  }
-  const auto empty = parse_json(chrome_trace(Timeline{}), "trace");
-  EXPECT_TRUE(empty["traceEvents"].empty());
 }
 
 // The curve has a step for each change of the memory, and a line for the device's memory if that is near.
