@@ -227,6 +227,7 @@ std::string loss_sentence(Runs runs, const Names& names) {
         compared + 1, runs.size(), escape(names[0]));
   }
   const Difference& most = largest.difference;
+  if (most.largest == 0) return "At some common steps, only one of two runs has a loss; all other losses are equal.";
   return fmt::format(
       "The largest difference of the losses from those of {} at equal steps is {:.2g} (relative {:.2g}): {} at step "
       "{}.",

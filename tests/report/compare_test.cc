@@ -124,6 +124,14 @@ TEST(ComparePage, RunsWithoutACommonStepOrAnyStep) {
   EXPECT_EQ(unbalanced(page_of({ReportData{.folder = "a"}, ReportData{.folder = "b"}})), "");
 }
 
+TEST(ComparePage, LossThatOneRunLacks) {
+  auto runs = std::vector{run("one", 5), run("two", 5)};
+  runs[1].metrics.steps[2].loss = kUnknown;
+  const std::string html = page_of(runs);
+  EXPECT_TRUE(says(html, {"At some common steps, only one of two runs has a loss", "unequal from step 3"}));
+  EXPECT_EQ(html.find("nan"), std::string::npos);
+}
+
 TEST(ComparePage, EqualNamesBecomePaths) {
   const std::vector<ReportData> runs = {run("a/run/", 1), run("./b/run", 1)};
   EXPECT_EQ(run_names(runs), (std::vector<std::string>{"a/run", "b/run"}));
