@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "app/command_table.h"
+#include "app/manual_page.h"
+#include "app/option_list.h"
 #include "base/text.h"
 #include "config/config.h"
 
@@ -16,41 +18,25 @@ using Words = std::vector<std::string>;
 
 std::string overview() {
   std::string text = "Orthant trains transformers across many devices.\n\nusage: orthant COMMAND ...\n\n";
-  for (const CommandEntry& entry : commands()) text += fmt::format("  {:<10}{}\n", entry.name, entry.summary);
+  for (const CommandEntry& entry : commands()) text += fmt::format("  {:<11} {}\n", entry.name, entry.summary);
   return text +
          "\nexample: orthant train examples/jargon.toml\n"
-         "help:    orthant COMMAND --help, or orthant --help-all\n";
+         "help:    orthant COMMAND --help, orthant --help-all, or orthant manual | man -l -\n";
 }
 
-std::string options_text(const CLI::App& app, bool has_keys) {
+std::string options_text(const CommandEntry& entry) {
   std::string text;
-  const auto line = [&](const std::string& name, const std::string& help) {
-    text += fmt::format("  {:<22}{}\n", name, help);
-  };
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // a hidden one
-    const std::string value = option->get_type_size() > 0 ? " " + option->get_type_name() : "";
-    line(option->get_positional() ? option->get_name() : option->get_name() + value, option->get_description());
+  for (const ListedOption& option : list_options(entry)) {
+    text += fmt::format("  {:<22}{}\n", option.name + (option.value.empty() ? "" : " " + option.value), option.help);
   }
-  line("-h, --help", has_keys ? "print the options and the most used keys" : "print this text");
-  if (has_keys) line("--help-all", "print the options and all keys of the run file");
   return text;
 }
 
-std::unique_ptr<CLI::App> define(const CommandEntry& entry, Command& command) {
-  auto app = std::make_unique<CLI::App>();
-  app->set_help_flag();
-  app->allow_extras();
-  entry.define(*app, command);
-  return app;
-}
-
 std::string help(const CommandEntry& entry, bool all_keys) {
-  Command command;
   std::string text = fmt::format("orthant {}: {}\n\nusage: orthant {} {}\n\nexamples:\n", entry.name, entry.summary,
                                  entry.name, entry.usage);
   for (const std::string& example : entry.examples) text += "  " + example + "\n";
-  text += "\noptions:\n" + options_text(*define(entry, command), entry.takes_run_file);
+  text += "\noptions:\n" + options_text(entry);
   if (!entry.takes_run_file) return text;
   text += "\nsettings: keys of the run file, as --section.key VALUE or section.key=VALUE\n";
   return text + (all_keys ? config_help() : config_short_help());
@@ -59,9 +45,7 @@ std::string help(const CommandEntry& entry, bool all_keys) {
 std::string help_all() {
   std::string text = overview();
   for (const CommandEntry& entry : commands()) {
-    Command command;
-    text += fmt::format("\northant {} {}\n{}", entry.name, entry.usage,
-                        options_text(*define(entry, command), entry.takes_run_file));
+    text += fmt::format("\northant {} {}\n{}", entry.name, entry.usage, options_text(entry));
   }
   return text + "\nSettings of train, plan and verify, as --section.key VALUE or section.key=VALUE:\n" + config_help();
 }
@@ -162,7 +146,7 @@ Command parse_command(const CommandEntry& entry, Words arguments) {
   if (std::ranges::any_of(arguments, is_help)) return PrintText{help(entry, false)};
   if (std::ranges::find(arguments, "--help-all") != arguments.end()) return PrintText{help(entry, true)};
   Command command;
-  const auto app = define(entry, command);
+  const auto app = define_options(entry, command);
   Words overrides;
   if (entry.takes_run_file) {
     overrides = take_overrides(arguments);
@@ -190,6 +174,7 @@ Command parse_command_line(const Words& arguments) {
   if (first == "--help-all") return PrintText{help_all()};
   if (first == "--version") return PrintText{fmt::format("orthant {}\n", version())};
   if (first == "reference") return PrintText{config_reference()};
+  if (first == "manual") return PrintText{manual_page()};
   Words names;
   for (const CommandEntry& entry : commands()) {
     if (entry.name == first) return parse_command(entry, Words(arguments.begin() + 1, arguments.end()));

@@ -16,13 +16,14 @@ struct UsageError : ConfigError {
   using ConfigError::ConfigError;
 };
 
-/// Text for stdout instead of a command to run: help, version or the reference page.
+/// Text for stdout instead of a command to run: help, version, the reference page or the manual page.
 struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<PrintText, TrainArguments, PlanArguments, VerifyArguments, TokenizeArguments,
-                             GenerateArguments, ReportArguments, CompareArguments, DoctorArguments, CalibrateArguments>;
+using Command =
+    std::variant<PrintText, TrainArguments, PlanArguments, VerifyArguments, TokenizeArguments, GenerateArguments,
+                 ReportArguments, CompareArguments, DoctorArguments, CalibrateArguments, CompletionArguments>;
 
 /// Parses the arguments after the program's name. Settings of the run file ("--training.steps 20", "run.ranks=2") may
 /// appear anywhere and are checked against the table of keys. Throws UsageError with the nearest command, option or key

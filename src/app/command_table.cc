@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include "hardware/hardware.h"
+
 namespace orthant {
 namespace {
 
@@ -65,8 +67,7 @@ void define_plan(CLI::App& app, Command& command) {
   app.add_option("--show", arguments.show, "more: memory, communication, schedule, layouts, or all; joined by commas")
       ->type_name("NAMES")
       ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Validator(CLI::IsMember({"memory", "communication", "schedule", "layouts", "all"})).description(""));
+      ->allow_extra_args(false);
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")
       ->type_name("FILE")
       ->check(named("schedule.svg"));
@@ -108,9 +109,7 @@ void define_tokenize(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<TokenizeArguments>();
   app.add_option("INPUT", arguments.inputs, "text files and globs")->required()->type_name("");
   app.add_option("--output", arguments.output, "write PREFIX.bin and PREFIX.idx")->required()->type_name("PREFIX");
-  app.add_option("--format", arguments.format, "text, or jsonl: one JSON object a line; default text")
-      ->type_name("F")
-      ->check(CLI::Validator(CLI::IsMember({"text", "jsonl"})).description(""));
+  app.add_option("--format", arguments.format, "text, or jsonl: one JSON object a line; default text")->type_name("F");
   app.add_option("--text-key", arguments.text_key, "key of the text in a JSON object; default text")->type_name("KEY");
   app.add_option("--tokenizer", arguments.tokenizer, "byte, FILE.json, FILE.model or train:N; default byte")
       ->type_name("T");
@@ -182,7 +181,24 @@ void define_calibrate(CLI::App& app, Command& command) {
       ->check(number([](double seconds) { return seconds > 0 && seconds <= 3600; }, "above 0 and at most 3600"));
 }
 
+void define_completion(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<CompletionArguments>();
+  app.add_option("SHELL", arguments.shell, "bash, zsh or fish")->required()->type_name("");
+}
+
 }  // namespace
+
+std::unique_ptr<CLI::App> define_options(const CommandEntry& entry, Command& command) {
+  auto app = std::make_unique<CLI::App>();
+  app->set_help_flag();
+  app->allow_extras();
+  entry.define(*app, command);
+  for (const OptionChoices& choices : entry.choices) {
+    if (choices.or_file) continue;  // the command checks the value
+    app->get_option(choices.option)->check(CLI::Validator(CLI::IsMember(choices.words)).description(""));
+  }
+  return app;
+}
 
 const std::vector<CommandEntry>& commands() {
   static const std::vector<CommandEntry> entries = {
@@ -199,7 +215,9 @@ const std::vector<CommandEntry>& commands() {
        {"orthant plan run.toml --show memory,layouts run.ranks=64",
         "orthant plan --hf config.json --ranks 64 --hardware h100-8x --seq-len 8192 --global-batch 256"},
        true,
-       define_plan},
+       define_plan,
+       {{"--show", {"memory", "communication", "schedule", "layouts", "all"}},
+        {"--hardware", shipped_hardware(), /*or_file=*/true}}},
       {"verify",
        "RUN_FILE [OPTIONS] [SETTINGS]",
        "compare the layout with one device, in float64",
@@ -211,7 +229,8 @@ const std::vector<CommandEntry>& commands() {
        "convert text to PREFIX.bin and PREFIX.idx",
        {"orthant tokenize 'books/*.txt' --output books", "orthant tokenize a.txt --output a --tokenizer train:8000"},
        false,
-       define_tokenize},
+       define_tokenize,
+       {{"--format", {"text", "jsonl"}}, {"--tokenizer", {"byte"}, /*or_file=*/true}}},
       {"generate",
        "DIRECTORY [OPTIONS]",
        "generate text with a trained model",
@@ -237,6 +256,13 @@ const std::vector<CommandEntry>& commands() {
        false,
        define_calibrate},
       {"doctor", "[--json]", "check what this machine provides for training", {"orthant doctor"}, false, define_doctor},
+      {"completion",
+       "bash|zsh|fish",
+       "print a shell script that completes commands and keys",
+       {"source <(orthant completion bash)", "orthant completion fish > ~/.config/fish/completions/orthant.fish"},
+       false,
+       define_completion,
+       {{"SHELL", {"bash", "zsh", "fish"}}}},
   };
   return entries;
 }

@@ -76,6 +76,10 @@ struct CalibrateArguments {
   double seconds = 80;  // time of the measurements; starting ranks and slow kernels add to it
 };
 
+struct CompletionArguments {
+  std::string shell;  // bash | zsh | fish
+};
+
 /// The program's version, such as "0.1.0".
 std::string version();
 
@@ -88,5 +92,6 @@ int report(const ReportArguments& arguments);
 int compare(const CompareArguments& arguments);
 int doctor(const DoctorArguments& arguments);
 int calibrate(const CalibrateArguments& arguments);
+int completion(const CompletionArguments& arguments);
 
 }  // namespace orthant

@@ -33,6 +33,7 @@ struct Run {
   int operator()(const orthant::CompareArguments& arguments) const { return orthant::compare(arguments); }
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
   int operator()(const orthant::CalibrateArguments& arguments) const { return orthant::calibrate(arguments); }
+  int operator()(const orthant::CompletionArguments& arguments) const { return orthant::completion(arguments); }
 };
 
 // True if the command computes with tensors on several threads.

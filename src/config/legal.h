@@ -13,16 +13,19 @@
 namespace orthant {
 
 inline Legal any() { return {}; }
+inline Legal path() { return {.is_path = true}; }
 inline Legal at_least(double least) { return {.least = least}; }
 inline Legal above(double least) { return {.least = least, .above_least = true}; }
 inline Legal between(double least, double most) { return {.least = least, .most = most}; }
 inline Legal above_to(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
 inline Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
+inline Legal fraction_or_paths() { return {.least = 0, .most = 1, .below_most = true, .is_path = true}; }
 inline Legal degree_or_rest() { return {.least = 1, .or_minus_one = true}; }
 inline Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
+// One of the choices, or a text that `accepts` accepts, such as the name of a file.
 inline Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view),
                        std::vector<std::string> texts) {
-  return {.choices = std::move(choices), .accepts = accepts, .accepts_texts = std::move(texts)};
+  return {.choices = std::move(choices), .is_path = true, .accepts = accepts, .accepts_texts = std::move(texts)};
 }
 
 inline bool is_tokenizer(std::string_view text) {

@@ -50,6 +50,8 @@ std::string wrapped(std::string first, std::string_view text, size_t indent, siz
 
 }  // namespace
 
+std::string full_help(const Key& key) { return fmt::format("{} ({})", key.help, facts(key)); }
+
 std::string default_text(const Key& key) {
   static const Config defaults;
   return key.default_text.empty() ? value_text(key, defaults) : std::string(key.default_text);
@@ -82,7 +84,7 @@ std::string config_help() {
     out += "\n" + wrapped(fmt::format("[{}]", section), section_help(section), 2, kWidth);
     for (const Key* key : keys_of(section)) {
       out += fmt::format("  --{} {}\n", key->full_name(), type_name(*key));
-      out += wrapped(std::string(kIndent, ' '), fmt::format("{} ({})", key->help, facts(*key)), kIndent, kWidth);
+      out += wrapped(std::string(kIndent, ' '), full_help(*key), kIndent, kWidth);
     }
   }
   return out;

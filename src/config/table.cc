@@ -29,7 +29,7 @@ constexpr HuggingFaceKey not_in_json() { return {}; }
 
 // clang-format off
 const Key kTable[] = {
-  KEY(job, dump_folder, any(), "", "folder of everything that the run writes; NAME is the name of the run file",
+  KEY(job, dump_folder, path(), "", "folder of everything that the run writes; NAME is the name of the run file",
       "folder of everything the run writes", "\"runs/NAME\""),
   KEY(job, description, any(), "", "free text, kept with the run"),
 
@@ -40,12 +40,12 @@ const Key kTable[] = {
   KEY(run, threads_per_rank, between(0, 1024), "", "threads of a rank; 0 = cores / ranks, at least 1"),
   KEY(run, memory_gib_per_rank, at_least(0), "GiB",
       "limit on the planned tensors of each rank, also for tensor_parallel_kind = \"auto\"; 0 = no limit"),
-  KEY(run, hardware, any(), "",
+  KEY(run, hardware, path(), "",
       "profile or hardware file of the machine whose step times orthant plan and layout = \"auto\" compute; empty = "
       "h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for \"auto\"); mfu on a GPU is relative to its peak"),
   KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for another rank before the run stops"),
 
-  KEY(model, from, any(), "",
+  KEY(model, from, path(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
   MODEL(architecture, family(), kMayChange, one_of(family_names()), "",
       "family of models in whose form files are written, if it has such blocks; if set, the keys of blocks, key heads "
@@ -127,7 +127,7 @@ const Key kTable[] = {
       between(0, 1048576), "tokens",
       "Linformer: number of learned summaries of keys and values that a token attends to; 0 = attention to all tokens"),
 
-  KEY(data, path, any(), "", 
+  KEY(data, path, path(), "",
       "text files and globs, or one Megatron PREFIX (in a blend, several); relative to the working directory",
       "text files and globs ('*.txt', quoted)"),
   KEY(data, weights, above(0), "",
@@ -136,10 +136,10 @@ const Key kTable[] = {
       "text; JSON objects (JSONL) with a text each, or with a conversation each; or a Megatron PREFIX, which \"text\" "
       "accepts too"),
   KEY(data, text_key, any(), "", "with format = \"jsonl\", the key of the text of a document"),
-  KEY(data, chat_template, any(), "",
+  KEY(data, chat_template, path(), "",
       "with format = \"chat\", the Jinja file that writes conversations as text; empty = the one of the tokenizer's "
       "folder"),
-  KEY(data, validation, from_to_below(0, 1), "",
+  KEY(data, validation, fraction_or_paths(), "",
       "data held out for validation: a fraction of the documents, a list of files, or a table of lists with names"),
   KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.json", "FILE.model", "train:N"}), "",
       "bytes, a tokenizer.json, a SentencePiece model, or one trained here", "byte, FILE.json, .model or train:N"),

@@ -26,6 +26,7 @@ struct Legal {
   bool below_most = false;   // the range excludes `most`
   bool or_minus_one = false;
   std::vector<std::string> choices = {};
+  bool is_path = false;                         // a string that names a file or folder, or a list of such strings
   bool (*accepts)(std::string_view) = nullptr;  // accepts further strings in addition to the choices
   std::vector<std::string> accepts_texts = {};  // patterns of these strings, for help and messages
 };
@@ -75,6 +76,8 @@ std::string normal_key(std::string_view text);
 std::string type_name(const Key& key);
 /// Returns the legal values as text: "at least 1", "0 to 3", "byte, FILE.model or train:N"; empty if all are legal.
 std::string legal_text(const Key& key);
+/// Returns the help with default, unit and legal values: "weight decay (default 0.1; at least 0)".
+std::string full_help(const Key& key);
 /// Returns the key's value, written as in TOML.
 std::string value_text(const Key& key, const Config& config);
 /// Returns the default as help and the reference page show it.

@@ -96,7 +96,7 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
   const std::pair<Words, std::string> table[] = {
       {{"xyzzy"},
        "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, compare, "
-       "calibrate, doctor"},
+       "calibrate, doctor, completion"},
       {{"train"}, "RUN_FILE is required"},
       {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
       {{"plan", "", "--json"}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
@@ -173,20 +173,23 @@ TEST(CommandLine, HelpFitsOneScreen) {
 
 TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
   const std::string text = text_of({});
-  EXPECT_NE(text.find("\n  train     train a model on text, on the ranks that the run file sets\n"), std::string::npos);
+  EXPECT_NE(text.find("\n  train       train a model on text, on the ranks that the run file sets\n"),
+            std::string::npos);
   EXPECT_NE(text.find("example: orthant train examples/jargon.toml\n"), std::string::npos);
   EXPECT_LE(split(text, '\n').size(), 20U);
   EXPECT_EQ(text_of({"--help"}), text);
   EXPECT_TRUE(text_of({"--version"}).starts_with("orthant "));
   EXPECT_EQ(text_of({"reference"}), config_reference());
+  EXPECT_TRUE(text_of({"manual"}).starts_with(".\\\" Written by"));
 }
 
 TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
   for (const std::string name :
-       {"train", "plan", "verify", "tokenize", "generate", "report", "compare", "calibrate", "doctor"}) {
+       {"train", "plan", "verify", "tokenize", "generate", "report", "compare", "calibrate", "doctor", "completion"}) {
     const std::string text = text_of({name, "--help"});
     EXPECT_NE(text.find("usage: orthant " + name), std::string::npos) << text;
-    EXPECT_NE(text.find("examples:\n  orthant " + name), std::string::npos) << text;
+    EXPECT_NE(text.find("\nexamples:\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("orthant " + name, text.find("\nexamples:\n")), std::string::npos) << text;
     EXPECT_NE(text.find("-h, --help"), std::string::npos) << text;
     EXPECT_EQ(text_of({name, "-h"}), text);
     for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 100U) << line;
