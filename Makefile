@@ -51,7 +51,7 @@ cuda-check: ## compile and link everything that runs on GPUs; needs nvcc, but no
 	@ninja -C build-cuda -j $(or $(JOBS),$$($(setup) jobs)) orthant model_tests comm_tests
 	@build-cuda/orthant --version
 
-install: build ## copy the program to PREFIX/bin (default /usr/local)
+install: build ## program, manual page, completions and library below PREFIX (default /usr/local)
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'
 
 clean: ## remove the build folder (the virtual environment stays)

@@ -1,18 +1,24 @@
-# Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu (torchwheel::cuda: TorchCuda.cmake).
+# Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu and torchwheel::openmp (torchwheel::cuda:
+# TorchCuda.cmake). The build and the programs that use the installed library find it with
+# find_package(TorchWheel VERSIONS).
 #
 # ORTHANT_TORCH_DIR is the wheel's `torch` directory; `make setup` passes the one it chose. If it is not set, the torch
 # that python3 imports is used, or else the one in .venv. Torch's own CMake package is not used: with a CUDA wheel it
 # requires a CUDA toolkit and rewrites the compiler flags of the whole tree.
+include(FindPackageHandleStandardArgs)
 
 # Sets ORTHANT_TORCH_VERSION to the version of the wheel in this directory, or to an empty string if the directory holds
-# no usable wheel.
+# no wheel of a requested version.
 function(orthant_torch_version dir)
   set(version "")
   if(EXISTS "${dir}/lib/libtorch_cpu.so" AND EXISTS "${dir}/include/ATen/ATen.h")
     file(STRINGS "${dir}/version.py" line REGEX "^__version__")
     string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${line}")
-    if(version VERSION_LESS 2.11 OR version VERSION_GREATER_EQUAL 2.14)
-      message(STATUS "torch ${version} in ${dir} is passed over: Orthant supports 2.11 to 2.13")
+    find_package_check_version("${version}" usable HANDLE_VERSION_RANGE)
+    if(NOT usable)
+      if(NOT TorchWheel_FIND_QUIETLY)
+        message(STATUS "torch ${version} in ${dir} is passed over: Orthant needs ${TorchWheel_FIND_VERSION_COMPLETE}")
+      endif()
       set(version "")
     endif()
   endif()
@@ -35,11 +41,21 @@ foreach(_torch_dir ${_torch_dirs})
     break()
   endif()
 endforeach()
-if(NOT ORTHANT_TORCH_VERSION)
-  message(FATAL_ERROR "no libtorch found (looked in: ${_torch_dirs}). Either run `make setup`, which installs torch==2.13.0 "
-                      "into .venv, or pass -DORTHANT_TORCH_DIR=<site-packages>/torch of a torch 2.11 to 2.13.")
+# Our parallel loops and torch's share the thread pool of the wheel's OpenMP runtime.
+find_package(OpenMP QUIET COMPONENTS CXX)
+file(GLOB _gomp "${ORTHANT_TORCH_DIR}/lib/libgomp*.so*" "${ORTHANT_TORCH_DIR}.libs/libgomp*.so*")
+if(NOT _gomp)
+  set(_gomp ${OpenMP_gomp_LIBRARY})
 endif()
-message(STATUS "libtorch ${ORTHANT_TORCH_VERSION}: ${ORTHANT_TORCH_DIR}")
+list(JOIN _torch_dirs ", " _torch_dirs)
+find_package_handle_standard_args(TorchWheel
+  REQUIRED_VARS ORTHANT_TORCH_DIR ORTHANT_TORCH_VERSION OpenMP_CXX_FOUND VERSION_VAR ORTHANT_TORCH_VERSION
+  HANDLE_VERSION_RANGE
+  REASON_FAILURE_MESSAGE "no torch ${TorchWheel_FIND_VERSION_COMPLETE} in: ${_torch_dirs}. Pass -DORTHANT_TORCH_DIR=\
+<site-packages>/torch of such a torch. In Orthant's own tree, `make setup` installs one into .venv.")
+if(NOT TorchWheel_FOUND OR TARGET torchwheel::cpu)
+  return()
+endif()
 
 add_library(torchwheel::c10 SHARED IMPORTED)
 set_target_properties(torchwheel::c10 PROPERTIES IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libc10.so")
@@ -50,12 +66,6 @@ set_target_properties(torchwheel::cpu PROPERTIES
   INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
   INTERFACE_LINK_LIBRARIES torchwheel::c10)
 
-# Links the wheel's OpenMP runtime, so that our parallel loops and torch's share one thread pool.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-file(GLOB _gomp "${ORTHANT_TORCH_DIR}/lib/libgomp*.so*" "${ORTHANT_TORCH_DIR}.libs/libgomp*.so*")
-if(NOT _gomp)
-  set(_gomp ${OpenMP_gomp_LIBRARY})
-endif()
 list(GET _gomp 0 _gomp)
 add_library(torchwheel::openmp INTERFACE IMPORTED)
 set_target_properties(torchwheel::openmp PROPERTIES

@@ -4,6 +4,8 @@
 #
 #   orthant_room(<folder> [PLAN | TORCH] [DEPENDS <folder>[/plan] | <target> ...])
 #
+# A library is installed with the export set ORTHANT_EXPORT, if that variable is set (cmake/InstallPackage.cmake).
+#
 # Example: the library of parallel/data is orthant_parallel_data, and its half without torch is
 # orthant_parallel_data_plan.
 
@@ -81,7 +83,8 @@ function(orthant_room folder)
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   foreach(dependency ${ROOM_DEPENDS})
     if(EXISTS ${CMAKE_SOURCE_DIR}/src/${dependency} OR dependency MATCHES "/plan$")
       orthant_target_name(${dependency} dependency)
@@ -91,6 +94,9 @@ function(orthant_room folder)
   if(ROOM_TORCH)
     target_link_libraries(${target} ${scope} torchwheel::cpu)
     orthant_precompile(${target})
+  endif()
+  if(ORTHANT_EXPORT)
+    install(TARGETS ${target} EXPORT ${ORTHANT_EXPORT} ARCHIVE DESTINATION lib INCLUDES DESTINATION include)
   endif()
 endfunction()
 

@@ -162,12 +162,6 @@ RunFacts facts_without_data(const Config& config, int ranks) {
   return {.ranks = ranks, .vocab_size = load_tokenizer(spec, "", {})->vocab_size()};
 }
 
-RunFacts facts_of_model(const Config& config) {
-  const bool has_mask_token = config.model.objective == "masked";
-  return {.ranks = static_cast<int>(config.run.ranks),
-          .vocab_size = config.model.vocab_size - (has_mask_token ? 1 : 0)};
-}
-
 RunFacts facts_before_data(const Config& config, int ranks) {
   RunFacts facts{.ranks = ranks};
   check_data_paths(config);

@@ -36,8 +36,6 @@ RunFacts facts_before_data(const Config& config, int ranks);
 
 /// The same if model.vocab_size is 0. Otherwise the data need not exist, and the tokenizer's file may be missing.
 RunFacts facts_without_data(const Config& config, int ranks);
-/// The facts of a run whose tokenizer has model.vocab_size entries, the mask token included.
-RunFacts facts_of_model(const Config& config);
 
 /// Throws ConfigError, with the keys to change, if the plan needs more memory than the machine has.
 void require_memory(const MemoryNeed& need, const Config& config);

@@ -3,11 +3,23 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.h"
 #include "config/parallelism_check.h"
 #include "plan/plan_limits.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
+
+RunFacts facts_of_model(const Config& config) {
+  const bool has_mask_token = config.model.objective == "masked";
+  if (config.model.vocab_size <= has_mask_token) {
+    throw ConfigError(fmt::format(
+        "{} must be at least {} to plan without the tokenizer; set it to the number of the tokenizer's entries{}",
+        config.locate("model.vocab_size"), has_mask_token ? 2 : 1, has_mask_token ? " and the mask token" : ""));
+  }
+  return {.ranks = static_cast<int>(config.run.ranks),
+          .vocab_size = config.model.vocab_size - (has_mask_token ? 1 : 0)};
+}
 
 Sharding make_sharding(const Config& given, const RunFacts& facts) {
   Sharding sharding;

@@ -26,6 +26,10 @@ struct RunFacts {
   std::shared_ptr<const Hardware> hardware = {};  // to compute seconds; may be null
 };
 
+/// The facts of a run on run.ranks ranks whose tokenizer has model.vocab_size entries, the mask token included. They
+/// contain no hardware. Throws ConfigError if the run file does not set model.vocab_size.
+RunFacts facts_of_model(const Config& config);
+
 /// The run as a mesh of ranks, and the shards of each rank.
 struct Sharding {
   Config config;  // settings without effect on this mesh have their defaults: see without_idle_settings()

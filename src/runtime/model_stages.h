@@ -1,14 +1,7 @@
 // Applies the Actions of a row to the model: forward and backward of its stages, and the reduction of their gradients.
 #pragma once
 
-#include "model/transformer.h"
-#include "parallel/data/run.h"
-#include "parallel/data/zero.h"
-#include "plan/plan.h"
-#include "runtime/executor.h"
-#include "runtime/vocabulary_stages.h"
-
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>  // Edge; edge.h alone does not compile
 
 #include <cstdint>
 #include <functional>
@@ -17,6 +10,13 @@
 #include <optional>
 #include <span>
 #include <utility>
+
+#include "model/transformer.h"
+#include "parallel/data/run.h"
+#include "parallel/data/zero.h"
+#include "plan/plan.h"
+#include "runtime/executor.h"
+#include "runtime/vocabulary_stages.h"
 
 namespace orthant {
 
