@@ -4,7 +4,7 @@
 #
 #   orthant_room(<folder> [PLAN | TORCH] [DEPENDS <folder>[/plan] | <target> ...])
 #
-# A library is installed with the export set ORTHANT_EXPORT, if that variable is set (cmake/InstallPackage.cmake).
+# If ORTHANT_EXPORT is set, the library is installed with this export set; see cmake/InstallPackage.cmake.
 #
 # Example: the library of parallel/data is orthant_parallel_data, and its half without torch is
 # orthant_parallel_data_plan.
@@ -95,7 +95,7 @@ function(orthant_room folder)
     target_link_libraries(${target} ${scope} torchwheel::cpu)
     orthant_precompile(${target})
   endif()
-  if(ORTHANT_EXPORT)
+  if(ORTHANT_EXPORT AND NOT ORTHANT_CUDA)
     install(TARGETS ${target} EXPORT ${ORTHANT_EXPORT} ARCHIVE DESTINATION lib INCLUDES DESTINATION include)
   endif()
 endfunction()
