@@ -57,7 +57,8 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       sharded_(sharded_states_of(plan, comm, weights_, model_, parts_)),
       stages_(parts_.pipeline, model_, weights_, reducer_.get(), sharded_.get(), comm),
       chain_(comm),
-      backup_(weights_, optimizer_) {
+      backup_(weights_, optimizer_),
+      batches_(train) {
   if (plan.config.optimizer.in_backward) {
     sharded_->on_summed = [this](int bucket) { update_in_backward(bucket); };
   }
@@ -67,9 +68,22 @@ int64_t Session::labels_of(int64_t step) const {
   return train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
 }
 
-Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
-  const Range range = parts_.data_shard.microbatches[static_cast<size_t>(microbatch)];
-  Microbatch batch = parts_.to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()));
+std::vector<SampleRange> Session::samples_of(int64_t step) const {
+  std::vector<SampleRange> ranges;
+  for (const Range& range : parts_.data_shard.microbatches) {
+    ranges.push_back({first_sample(step) + range.begin, range.size()});
+  }
+  return ranges;
+}
+
+void Session::read_ahead(int64_t step) {
+  std::vector<SampleRange> ranges = samples_of(step);
+  for (const SampleRange& next : samples_of(step + 1)) ranges.push_back(next);
+  batches_.expect(ranges);
+}
+
+Microbatch Session::load(int64_t step, int microbatch, int64_t labels) {
+  Microbatch batch = parts_.to_microbatch(batches_.batch(samples_of(step)[static_cast<size_t>(microbatch)]));
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
   return batch;
@@ -97,6 +111,7 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepIn
   step_ = step, squares_ = {}, not_finite_ = {};
   StepResult result{.step = step, .valid_labels = labels_of(step)};
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
+  read_ahead(step);
   const auto& row = parts_.row;
   input.sequences = microbatch_sequences(parts_.data_shard);
   input.load = [&](int microbatch) {

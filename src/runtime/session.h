@@ -2,7 +2,15 @@
 // training steps.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "data/loader.h"
+#include "data/prefetch.h"
 #include "model/optimizer.h"
 #include "model/transformer.h"
 #include "parallel/data/run.h"
@@ -10,13 +18,6 @@
 #include "runtime/from_plan.h"
 #include "runtime/model_stages.h"
 #include "runtime/post_validation.h"
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 namespace orthant {
 
@@ -150,7 +151,11 @@ class Session {
   /// Columns of a tensor mesh see the same tokens and compute the same loss, so only column 0 reports it.
   bool reports_loss() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// Loads a microbatch; `labels` is the number of valid labels in the global batch of the step.
-  Microbatch load(int64_t step, int microbatch, int64_t labels) const;
+  Microbatch load(int64_t step, int microbatch, int64_t labels);
+  /// The samples of each of this rank's microbatches.
+  std::vector<SampleRange> samples_of(int64_t step) const;
+  /// Begins to read the samples of this step and the next on another thread.
+  void read_ahead(int64_t step);
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
 
   const Plan& plan_;
@@ -180,6 +185,7 @@ class Session {
   bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
   StatisticsChain chain_;
   OptimizerBackup backup_;
+  Prefetch batches_;
 };
 
 }  // namespace orthant
