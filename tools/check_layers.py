@@ -46,6 +46,8 @@ ROOMS = {
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
     "data": Room("Text to tokens to microbatches, in an order that no layout changes.", False, "base"),
     "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "config base"),
+    "library": Room("Planning as a library: a run before its data are opened, and the C interface of the Python package.", False,
+                    "data report advice plan config parallel/pipeline/plan schedule base"),
     "parallel/data": Room("Data parallelism carried out: gradients reduced while backward runs, sharded weights gathered.", True,
                           "parallel/data/plan comm model base"),
     "parallel/sequence": Room("Attention over sequences that no rank holds in full: rings, all-to-alls.", True,
@@ -57,7 +59,7 @@ ROOMS = {
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
     "calibrate": Room("Measures this machine's kernels and messages.", True, "hardware comm model base"),
-    "app": Room("The commands.", True, "calibrate runtime advice report plan config hardware comm launch model data checkpoint schedule base"),
+    "app": Room("The commands.", True, "calibrate runtime library advice report plan config hardware comm launch model data checkpoint base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")

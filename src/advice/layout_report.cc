@@ -98,6 +98,7 @@ std::string search_json(const SearchResult& result, const RunFacts& facts) {
     out["search"].push_back({{"settings", settings},
                              {"step_seconds", found.time.seconds},
                              {"memory_bytes", found.memory_bytes},
+                             {"mfu", found.mfu},
                              {"mfu_causal", found.mfu_causal}});
   }
   return out.dump(2) + "\n";

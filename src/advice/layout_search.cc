@@ -285,6 +285,7 @@ class LayoutSearch {
     return {.config = plan.config,
             .name = std::move(name),
             .time = *plan.step_time,
+            .mfu = model_flops_utilization(plan, plan.step_time->seconds, true),
             .mfu_causal = model_flops_utilization(plan, plan.step_time->seconds, false),
             .memory_bytes = plan.largest_memory_bytes()};
   }

@@ -36,6 +36,7 @@ struct FoundLayout {
   std::string name;  // "column 8, data 8, ZeRO 1; recomputes norms + swiglu"
   std::string kind;  // the axes with several ranks: "tensor + data"
   StepTime time;
+  double mfu = 0;            // counts all pairs of tokens in attention
   double mfu_causal = 0;     // counts the pairs of tokens that attention sees
   int64_t memory_bytes = 0;  // of tensors, of the rank that needs most
 };

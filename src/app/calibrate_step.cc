@@ -9,13 +9,13 @@
 #include <functional>
 #include <memory>
 
-#include "app/run_setup.h"
 #include "app/scratch_folder.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "data/program.h"
 #include "hardware/fit.h"
 #include "launch/process.h"
+#include "library/run.h"
 #include "report/metrics.h"
 
 namespace orthant {

@@ -10,14 +10,14 @@
 #include "advice/explain.h"
 #include "advice/layout_search.h"
 #include "advice/plan_json.h"
+#include "advice/run_warnings.h"
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "app/streams.h"
 #include "base/clock.h"
 #include "base/errors.h"
-#include "hardware/hardware.h"
-#include "runtime/run_warnings.h"
+#include "library/run.h"
 #include "schedule/trace.h"
 
 namespace orthant {
@@ -90,11 +90,8 @@ int plan(const PlanArguments& given) {
   if (arguments.run_file.empty() && arguments.hf.empty()) {
     throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");
   }
-  const Config config =
-      arguments.hf.empty() ? load_run(arguments, 0, /*only_plans=*/true) : load_planned_model(arguments);
-  RunFacts facts = arguments.hf.empty() ? facts_without_data(config, static_cast<int>(config.run.ranks))
-                                        : facts_of_model(config);
-  facts.hardware = find_hardware(config, facts.ranks);
+  const auto [config, facts] = arguments.hf.empty() ? run_to_plan(load_config(arguments.run_file, arguments.overrides))
+                                                    : model_to_plan(arguments.hf, arguments.overrides);
   if (arguments.print_config) {
     std::fputs(print_config(with_chosen_layout(config, facts)).c_str(), stdout);
     return kDone;

@@ -16,12 +16,7 @@ namespace orthant {
 /// Reads and validates the run file with overrides, and the model's sizes from model.from if it is set. `launched`:
 /// number of ranks that a launcher started, which becomes run.ranks; 0: no launcher. Throws ConfigError, also if the
 /// run file or the command line contradicts model.from.
-Config load_run(const RunFileArguments& arguments, int launched = 0, bool only_plans = false);
-
-/// The run that --hf and settings on the command line describe: a model of Hugging Face in bfloat16 on CUDA devices, by
-/// default with sequences of at most 4,096 tokens, one for each rank. Throws ConfigError, also if run.ranks is not set,
-/// and DataError for a config.json that is missing or not supported.
-Config load_planned_model(const PlanArguments& arguments);
+Config load_run(const RunFileArguments& arguments, int launched = 0);
 
 /// run.threads_per_rank if set, else the cores of this machine / its ranks, at least 1.
 int threads_per_rank(const Config& config, int local_ranks);
@@ -30,21 +25,11 @@ int threads_per_rank(const Config& config, int local_ranks);
 std::function<void(int64_t done, int64_t total)> make_progress_callback(const std::string& label,
                                                                         const std::string& unit = "");
 
-/// The facts that planning needs, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError
-/// if data.path names no file.
-RunFacts facts_before_data(const Config& config, int ranks);
-
-/// The same if model.vocab_size is 0. Otherwise the data need not exist, and the tokenizer's file may be missing.
-RunFacts facts_without_data(const Config& config, int ranks);
-
 /// Throws ConfigError, with the keys to change, if the plan needs more memory than the machine has.
 void require_memory(const MemoryNeed& need, const Config& config);
 
 /// Opens the data of a run. ConfigError if validation.freq > 0 but no document is held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress);
-
-/// The planned schedule as SVG, titled with its name.
-std::string planned_svg(const Plan& plan);
 
 /// Collective over all ranks: rank 0 tokenizes while the others wait, then each opens the cached result. Returns when
 /// all ranks have opened their data, up to 24 hours later. The caller must run a Watch, so that no rank waits for a

@@ -16,6 +16,7 @@
 #include "advice/auto_layout.h"
 #include "advice/explain.h"
 #include "advice/plan_json.h"
+#include "advice/run_warnings.h"
 #include "app/commands.h"
 #include "app/report.h"
 #include "app/resume_command.h"
@@ -32,6 +33,7 @@
 #include "launch/rendezvous.h"
 #include "launch/spawn.h"
 #include "launch/watch.h"
+#include "library/run.h"
 #include "model/cuda_device.h"
 #include "plan/plan.h"
 #include "runtime/from_plan.h"
@@ -39,7 +41,6 @@
 #include "runtime/memory.h"
 #include "runtime/resume_check.h"
 #include "runtime/run_banner.h"
-#include "runtime/run_warnings.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
 

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
+#include "library/run.h"
 #include "model/cuda_device.h"
 #include "plan/rounding.h"
 #include "report/progress_bar.h"

@@ -135,6 +135,28 @@ std::vector<ValidationSet> validation_sets(const Config& config, const Corpus& c
   return sets;
 }
 
+// Throws ConfigError unless the paths of data.path fit data.format.
+void check_data_paths(const Config& config) {
+  const auto& paths = config.data.path;
+  const std::string& format = config.data.format;
+  const bool may_be_prefix = paths.size() == 1 || !config.data.weights.empty();
+  for (const std::string& path : paths) {
+    const bool indexed = may_be_prefix && is_indexed_prefix(path);
+    if (!indexed && format == "megatron") {
+      throw ConfigError(fmt::format(
+          "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {} (several with data.weights); name one (orthant "
+          "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
+          config.locate("data.path"), config.locate("data.format")));
+    }
+    if (indexed && (format == "jsonl" || format == "chat")) {
+      throw ConfigError(
+          fmt::format("{} must name files of JSON objects with {}, and {} is a Megatron PREFIX; set data.format to "
+                      "\"megatron\"",
+                      config.locate("data.path"), config.locate("data.format"), path));
+    }
+  }
+}
+
 TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
   check_data_paths(config);
@@ -171,32 +193,6 @@ TextFormat text_format(const Config& config) {
                                    : config.data.format == "chat" ? DocumentFormat::kChat
                                                                   : DocumentFormat::kPlain;
   return {.documents = documents, .key = config.data.text_key};
-}
-
-void check_data_paths(const Config& config) {
-  const auto& paths = config.data.path;
-  const std::string& format = config.data.format;
-  const bool may_be_prefix = paths.size() == 1 || !config.data.weights.empty();
-  for (const std::string& path : paths) {
-    const bool indexed = may_be_prefix && is_indexed_prefix(path);
-    if (!indexed && format == "megatron") {
-      throw ConfigError(fmt::format(
-          "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {} (several with data.weights); name one (orthant "
-          "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
-          config.locate("data.path"), config.locate("data.format")));
-    }
-    if (indexed && (format == "jsonl" || format == "chat")) {
-      throw ConfigError(
-          fmt::format("{} must name files of JSON objects with {}, and {} is a Megatron PREFIX; set data.format to "
-                      "\"megatron\"",
-                      config.locate("data.path"), config.locate("data.format"), path));
-    }
-  }
-  if (paths.size() == 1 || !config.data.weights.empty()) {
-    text_files_of(paths);
-  } else {
-    expand_paths(paths);
-  }
 }
 
 TrainingData open_training_data(const Config& config, const TextProgress& progress) {

@@ -31,8 +31,6 @@ struct TrainingData {
 
 /// The format of the files of data.path, by data.format and data.text_key.
 TextFormat text_format(const Config& config);
-/// Throws ConfigError unless the paths of data.path exist and fit data.format.
-void check_data_paths(const Config& config);
 
 /// Opens the corpus, and tokenizes it if that has not been done. Work files go to DUMP/data. Throws ConfigError or
 /// DataError.

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "config/from_config.h"
 #include "config/hf_config.h"
 #include "comm/thread_ranks.h"
 #include "data/folder_lock.h"
@@ -128,76 +127,6 @@ TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
   config.validation.freq = 5;
   config.data.path = {write("three.txt", "a first line of a few words\nand another one\nand the last\n")};
   EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_FALSE(open_run_data(config, {}).validation.empty()); }), "");
-}
-
-TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
-  Config config;
-  config.job.dump_folder = folder_ / "run";
-  config.data.path = {write("text.txt", "a few words\n")};
-  config.data.tokenizer = "train:8000";
-  EXPECT_EQ(facts_before_data(config, 3).vocab_size, 8000);
-  EXPECT_EQ(facts_before_data(config, 3).ranks, 3);
-  config.data.tokenizer = "byte";
-  EXPECT_EQ(facts_before_data(config, 1).vocab_size, 257);
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
-  config.data.path = {"nowhere.txt"};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_before_data(config, 1); }), {"data.path", "nowhere.txt"}));
-}
-
-TEST_F(RunSetup, AVocabularySizeLetsAPlanDoWithoutData) {
-  Config config;
-  config.data.path = {"nowhere.txt"};
-  config.data.tokenizer = "nowhere.model";
-  config.model.vocab_size = 32000;
-  config.run.ranks = 3;
-  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 32000);
-  EXPECT_EQ(facts_without_data(config, 3).ranks, 3);
-  config.model.objective = "masked";  // the mask token is one of them
-  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 31999);
-  EXPECT_EQ(make_architecture(config, 31999).vocab_size, 32000);
-  config.model.objective = "causal";
-  // The size of these tokenizers is known without data.
-  config.data.tokenizer = "byte";
-  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 257);
-  config.data.tokenizer = "train:300";
-  EXPECT_EQ(facts_without_data(config, 3).vocab_size, 300);
-  config.model.vocab_size = 0;
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_without_data(config, 1); }), {"data.path", "nowhere.txt"}));
-}
-
-// A model of Hugging Face is planned from its config.json, for CUDA devices.
-TEST_F(RunSetup, AModelOfHuggingFaceIsPlannedFromItsFile) {
-  const std::string file = write("config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500,
-    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})");
-  PlanArguments arguments;
-  arguments.hf = file;
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"--ranks 8"}));
-  arguments.overrides = {"run.ranks=8"};
-  Config config = load_planned_model(arguments);
-  EXPECT_EQ(config.model.hidden_size, 64);
-  EXPECT_EQ(config.locate("model.vocab_size"), "model.vocab_size = 500 (" + file + ")");
-  EXPECT_EQ(config.run.device, "cuda");
-  EXPECT_EQ(config.training.dtype, "bfloat16");
-  EXPECT_EQ(config.run.ranks, 8);
-  EXPECT_EQ(config.training.seq_len, 512);
-  EXPECT_EQ(config.training.global_batch_size, 8);
-  arguments.hf = folder_ / "";
-  arguments.overrides = {"run.ranks=8", "training.dtype=float32", "optimizer.offload=true", "training.seq_len=128",
-                         "training.local_batch_size=2", "training.global_batch_size=32"};
-  config = load_planned_model(arguments);
-  EXPECT_EQ(config.training.dtype, "float32");
-  EXPECT_EQ(config.training.seq_len, 128);
-  EXPECT_EQ(config.training.global_batch_size, 32);
-  arguments.overrides = {"run.ranks=8", "training.seq_len=1024"};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }),
-                   {"training.seq_len = 1024 (command line) must be at most model.max_position_embeddings = 512"}));
-  arguments.overrides = {"run.ranks=8", "model.from=" + (folder_ / "")};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"model.from", "--hf"}));
-  arguments.overrides = {"run.ranks=8", "model.hidden_size=32"};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load_planned_model(arguments); }), {"model.hidden_size = 32", "64"}));
-  arguments.hf = write("config.json", R"({"model_type": "mamba"})");
-  EXPECT_TRUE(says(message_of<DataError>([&] { load_planned_model(arguments); }), {"mamba"}));
 }
 
 TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {

@@ -1,6 +1,6 @@
 // Warnings about cores, ranks without sequences and disk space. Planned checkpoint sizes equal those of real
 // checkpoints.
-#include "runtime/run_warnings.h"
+#include "advice/run_warnings.h"
 
 #include "base/text.h"
 #include "tests/support/says.h"

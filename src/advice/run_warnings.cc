@@ -1,5 +1,5 @@
 // Computes what a run needs of cores, sequences and disk, and compares it with what the machine has.
-#include "runtime/run_warnings.h"
+#include "advice/run_warnings.h"
 
 #include "base/text.h"
 #include "config/hf_family.h"
