@@ -16,7 +16,7 @@ $(shell rm -f $(torch_stamp))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full cuda-check install clean
+.PHONY: help setup build train test test-full cuda-check wheel install clean
 
 help: ## this list
 	@echo 'Orthant trains transformers across many devices.'
@@ -50,6 +50,10 @@ cuda-check: ## compile and link everything that runs on GPUs; needs nvcc, but no
 	@$(MAKE) setup CUDA=1 BUILD=build-cuda
 	@ninja -C build-cuda -j $(or $(JOBS),$$($(setup) jobs)) orthant model_tests comm_tests
 	@build-cuda/orthant --version
+
+wheel: setup ## the Python package as a wheel in $(BUILD): plans, searches and schedules without torch
+	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant_python
+	@python3 python/make_wheel.py $(BUILD)/python/orthant $(BUILD)
 
 install: build ## program, manual page, completions and library below PREFIX (default /usr/local)
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'

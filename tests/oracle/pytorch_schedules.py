@@ -1,5 +1,6 @@
 """Tests that torch.distributed.pipelining loads the schedule.pytorch_csv of `orthant plan --json` for every schedule,
-reads the same Actions, and can carry them out without a deadlock. The negative control lacks one backward.
+and the schedules of the Python package, reads the same Actions, and can carry them out without a deadlock. The negative
+control lacks one backward.
 
 pytorch_schedules.py --build BUILD
 
@@ -54,6 +55,11 @@ def main():
     except ImportError as error:
         print(f"skipped: {error}")
         return SKIPPED
+    package = os.path.join(os.path.abspath(a.build), "python")
+    has_package = not os.path.exists(os.path.join(package, "missing"))  # the file says why a build has no package
+    if has_package:
+        sys.path.insert(0, package)
+        import orthant
     with tempfile.TemporaryDirectory() as folder:
         for name, chunks in STAGES.items():
             keys = {"run.ranks": RANKS, "parallelism.pipeline_parallel_degree": RANKS, "model.num_hidden_layers": 8,
@@ -71,6 +77,9 @@ def main():
             for rank, line in enumerate(text.splitlines()):
                 read = [str(action) for action in runtime.pipeline_order[rank] if action is not None]
                 assert read == line.split(","), f"{name}, rank {rank}"
+            if has_package:
+                own = orthant.schedule(name, ranks=RANKS, microbatches=MICROBATCHES)
+                load(own.to_csv(), chunks * RANKS, schedules, folder)
             print(f"{name}: loaded")
             # The negative control: PyTorch refuses a schedule without stage 0's backward of microbatch 3.
             try:
