@@ -56,7 +56,10 @@ def run_source(run: Run) -> dict[str, str]:
         return {"text": run_file_text(run)}
     if isinstance(run, str) and "\n" in run:
         return {"text": run}
-    return {"path": os.fspath(run)}
+    path = os.fspath(run)
+    if path.endswith(".json"):
+        raise ConfigError(f"{path} is no run file; to plan a model of Hugging Face, use hf={path!r} and ranks=8")
+    return {"path": path}
 
 
 def all_settings(settings: Mapping[str, Any], **named: Any) -> list[str]:

@@ -116,6 +116,7 @@ class Errors(PythonTest):
         self.assertRaises(TypeError, orthant.plan)
         self.assertRaises(TypeError, orthant.plan, "run.toml", hf="config.json")
         self.assertRaises(TypeError, orthant.schedule, "1f1b", ranks=1.5, microbatches=2)
+        self.assertRaisesRegex(orthant.ConfigError, "hf='config.json'", orthant.plan, "config.json")
         for run in ({"steps": 3}, {"training": 3}, {"training": {"steps": "many"}}, {"training": {"steps": []}}):
             self.assertRaises(orthant.ConfigError, orthant.plan, run)
         self.assertRaisesRegex(orthant.ConfigError, "run:2", orthant.plan, {"training": {"steps": 0}})
