@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 
 #include "base/errors.h"
 
@@ -30,13 +31,25 @@ class Text {
     family(name, "counter", help, "", static_cast<double>(value));
   }
   void info(const char* name, const char* help, const std::string& labels) { family(name, "gauge", help, labels, 1); }
+  /// A family with one sample for each known loss.
+  void losses_of_sets(const char* name, const char* help, std::span<const SetMetrics> sets) {
+    std::string samples;
+    for (const SetMetrics& set : sets) {
+      if (std::isnan(set.validation_loss)) continue;
+      samples += fmt::format("orthant_{}{{set=\"{}\"}} {}\n", name, label_value(set.name), set.validation_loss);
+    }
+    if (!samples.empty()) head(name, "gauge", help), text_ += samples;
+  }
   const std::string& text() const { return text_; }
 
  private:
+  void head(const char* name, const char* type, const char* help) {
+    text_ += fmt::format("# HELP orthant_{0} {1}\n# TYPE orthant_{0} {2}\n", name, help, type);
+  }
   void family(const char* name, const char* type, const char* help, const std::string& labels, double value) {
     if (std::isnan(value)) return;
-    text_ += fmt::format("# HELP orthant_{0} {1}\n# TYPE orthant_{0} {2}\northant_{0}{3} {4}\n", name, help, type,
-                         labels, value);
+    head(name, type, help);
+    text_ += fmt::format("orthant_{}{} {}\n", name, labels, value);
   }
 
   std::string text_;
@@ -70,6 +83,8 @@ std::string prometheus_text(const PrometheusRun& run, const StepMetrics& step, d
     text.gauge("validation_loss", "Loss on held-out documents, in nats per token.", validation->validation_loss);
     text.gauge("validation_bits_per_byte", "Loss on held-out documents, in bits per byte of their text.",
                validation->bits_per_byte);
+    text.losses_of_sets("validation_set_loss", "Loss on each of several validation sets, in nats per token.",
+                        validation->sets);
   }
   return text.text();
 }

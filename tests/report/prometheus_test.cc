@@ -94,6 +94,16 @@ TEST(Prometheus, TextHasEveryKnownValueInBaseUnits) {
                   .contains("error"));
 }
 
+TEST(Prometheus, EachValidationSetHasASample) {
+  const ValidationMetrics with_sets{5, 2.25, kUnknown, {{"code", 1.5, 1}, {"a\"b", kUnknown, 1}, {"wiki", 3, 1}}};
+  const std::string text = prometheus_text(kRun, kStep, 1.75e9, with_sets);
+  EXPECT_TRUE(
+      text.ends_with("# TYPE orthant_validation_set_loss gauge\n"
+                     "orthant_validation_set_loss{set=\"code\"} 1.5\n"
+                     "orthant_validation_set_loss{set=\"wiki\"} 3\n"))
+      << text;
+}
+
 TEST(Prometheus, FileIsReplacedAtEachStep) {
   const TempFolder folder;
   PrometheusExport output(kRun, folder / "metrics.prom", 0);
