@@ -59,7 +59,7 @@ ROOMS = {
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
     "calibrate": Room("Measures this machine's kernels and messages.", True, "hardware comm model base"),
-    "app": Room("The commands.", True, "calibrate runtime library advice report plan config hardware comm launch model data checkpoint base"),
+    "app": Room("The commands.", True, "calibrate runtime library advice report plan config hardware schedule comm launch model data checkpoint base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")

@@ -78,7 +78,7 @@ TEST(Prefetch, AnErrorArrivesWithItsBatchAlone) {
   EXPECT_EQ(ahead.prefetch.batch({2, 1}).tokens, std::vector<int64_t>{2});
 }
 
-// The end of a run must not wait for batches that nobody needs, and none may be read after its loader is gone.
+// The end of a run does not wait for batches that are expected, and no batch is read after its loader is gone.
 TEST(Prefetch, EndsAtAnyTime) {
   for (int i = 0; i < 200; ++i) {
     Ahead ahead;
