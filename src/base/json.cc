@@ -1,12 +1,12 @@
 // Implements the strict parser on the event interface of nlohmann::json.
 #include "base/json.h"
 
-#include "base/errors.h"
-
 #include <nlohmann/json.hpp>
-
 #include <set>
 #include <vector>
+
+#include "base/errors.h"
+#include "base/terminal_text.h"
 
 namespace orthant {
 namespace {
@@ -36,7 +36,8 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     return Base::number_float(value, text);
   }
   bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception&) {
-    throw DataError(fmt::format("{}: offset {}: not valid JSON near \"{}\"", source_, offset, token.substr(0, 40)));
+    throw DataError(
+        fmt::format("{}: offset {}: not valid JSON near \"{}\"", source_, offset, escape_for_terminal(token, 40)));
   }
 
  private:

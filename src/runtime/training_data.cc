@@ -69,7 +69,7 @@ uint64_t fingerprint_of(const Corpus& corpus, const std::vector<double>& weights
 
 // Throws ConfigError if a document is longer than a sample and must not be cut. A shorter document may still cross the
 // end of a sample, as in any stream of packed samples; a longer one always does. `key` names the dataset.
-void require_whole_documents(const Config& config, const IndexedDataset& dataset, const char* key) {
+void require_whole_documents(const Config& config, const IndexedDataset& dataset, const std::string& key) {
   const bool is_chat = config.data.format == "chat";
   if ((!config.data.mask_documents && !is_chat) || config.data.long_documents == "cut") return;
   int64_t longest = 0, length = 0, longer = 0;
@@ -90,28 +90,31 @@ void require_whole_documents(const Config& config, const IndexedDataset& dataset
       is_chat ? "the rest of each is then left out" : "they are cut where samples end"));
 }
 
-// Throws ConfigError if the training documents fill less than one sample.
-void require_full_sample(const Config& config, const TextSamples& samples, int64_t documents) {
+// Throws ConfigError if the training documents fill less than one sample. `key` names them.
+void require_full_sample(const Config& config, const TextSamples& samples, int64_t documents, const std::string& key) {
   const bool is_masked = config.model.objective == "masked";
   const int64_t needed = config.training.seq_len + (is_masked ? 0 : 1);
   if (samples.num_tokens() >= needed) return;
   throw ConfigError(
-      fmt::format("data.path (training): {} in {}, but one sample takes {}{}; give more text, or lower "
-                  "training.seq_len",
-                  counted(samples.num_tokens(), "token"), counted(documents, "document"),
+      fmt::format("{}: {} in {} for training, but one sample takes {}{}; give more text, or lower training.seq_len",
+                  key, counted(samples.num_tokens(), "token"), counted(documents, "document"),
                   is_masked ? "training.seq_len = " : "training.seq_len + 1 = ", grouped(needed)));
 }
 
-std::shared_ptr<const SampleSource> samples_of(const Config& config, const Documents& documents, const char* key) {
+// `key` is data.path or data.validation.
+std::shared_ptr<const SampleSource> samples_of(const Config& config, const Documents& documents,
+                                               const std::string& key) {
   require_whole_documents(config, documents.tokens, key);
+  const std::string name = documents.name.empty() ? key : fmt::format("{} ({})", key, documents.name);
   if (documents.learned) {
     return std::make_shared<ChatSamples>(
         documents.tokens, *documents.learned, documents.chosen, config.training.seq_len,
-        config.data.mask_documents ? ConversationsPerSample::kSeveral : ConversationsPerSample::kOne, key);
+        config.data.mask_documents ? ConversationsPerSample::kSeveral : ConversationsPerSample::kOne, name);
   }
   const TextLabel label = config.model.objective == "masked" ? TextLabel::kSameToken : TextLabel::kNextToken;
-  auto samples = std::make_shared<TextSamples>(documents.tokens, documents.chosen, config.training.seq_len, label, key);
-  if (key == kTrainingKey) require_full_sample(config, *samples, std::ssize(documents.chosen));
+  auto samples =
+      std::make_shared<TextSamples>(documents.tokens, documents.chosen, config.training.seq_len, label, name);
+  if (key == kTrainingKey) require_full_sample(config, *samples, std::ssize(documents.chosen), name);
   return samples;
 }
 

@@ -173,7 +173,8 @@ TEST_F(DataSources, UnusableDataAreRefused) {
   keys = blend();
   keys.push_back("training.seq_len=2000");
   keys.push_back("model.max_position_embeddings=2000");
-  EXPECT_TRUE(says(refusal(keys), {"data.path (training)", "training.seq_len + 1 = 2,001", "lower training.seq_len"}));
+  EXPECT_TRUE(says(refusal(keys), {"data.path (" + folder_.path(), "b.txt): ", "training.seq_len + 1 = 2,001",
+                                   "lower training.seq_len"}));
   keys = chat(false);
   keys.push_back("training.seq_len=32");
   EXPECT_TRUE(says(refusal(keys), {"a sample holds complete conversations", "more than training.seq_len = 32",
