@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -41,6 +42,13 @@ void check_data(const Config& config) {
   if (config.data.path.empty()) refuse_text("data.path", "must name text files, globs or a PREFIX");
   for (const std::string& path : config.data.path) {
     if (path.empty()) refuse_text("data.path", "must not hold an empty name; name text files, globs or a PREFIX");
+  }
+  std::set<std::string> named;
+  for (const std::string& path : config.data.path) {
+    if (config.data.weights.empty() || named.insert(path).second) continue;
+    throw ConfigError(
+        fmt::format("{} must name each dataset of a blend once, but names \"{}\" twice; add the two weights",
+                    config.locate("data.path"), path));
   }
   const size_t paths = config.data.path.size(), weights = config.data.weights.size();
   if (weights > 0 && weights != paths) {

@@ -16,16 +16,17 @@ struct BlendedSample {
 };
 
 /// Sample k of a source with weight w comes at time (2k + 1) / w, and a run takes samples in the order of time; of
-/// equal times, that of the first source. After any number of samples, the counts are thus those of Webster's method
-/// of apportionment, which keeps each near its share.
+/// equal times, that of the first source. After any number of samples, the counts are those of Webster's method of
+/// apportionment: with S sources and weights of sum W, each differs from its share by at most 1/2 + S w / (2 W).
 ///
 /// Example: weights 3 and 1 give the sources 0 0 1 0, repeated.
-/// Source: F. V. Webster's divisor method, as in M. L. Balinski and H. P. Young, "Fair Representation", 1982.
+/// Source: D. Webster's divisor method (Sainte-Lague), as in M. L. Balinski and H. P. Young, "Fair Representation",
+/// 1982.
 class Blend {
  public:
   /// LogicError unless there is a weight, and all are positive and finite.
   explicit Blend(std::vector<double> weights);
-  /// Sample g of the run. Costs O(sources). LogicError unless g >= 0.
+  /// Sample g of the run. Costs O(S log S) for S sources. LogicError unless g >= 0.
   BlendedSample operator()(int64_t g) const;
   int64_t num_sources() const { return static_cast<int64_t>(weights_.size()); }
 

@@ -56,7 +56,7 @@ std::vector<int64_t> TextSamples::read(int64_t sample, std::span<int64_t> tokens
   read_stream(sample * seq_len_, stream);
   std::copy_n(stream.begin(), tokens.size(), tokens.begin());
   std::copy_n(stream.begin() + ahead_, labels.size(), labels.begin());
-  return document_starts(sample * seq_len_, seq_len_);
+  return document_starts(sample * seq_len_, std::ssize(tokens));
 }
 
 }  // namespace orthant

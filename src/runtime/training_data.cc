@@ -56,7 +56,7 @@ void add_documents(Hasher& hasher, const IndexedDataset& dataset, std::span<cons
   }
 }
 
-// Fingerprint of the training data: all that determines samples and their order, but for the seed.
+// Fingerprint of the training documents, their tokens and learned tokens, and the weights of a blend.
 uint64_t fingerprint_of(const Corpus& corpus, const std::vector<double>& weights) {
   Hasher hasher;
   for (const Documents& documents : corpus.training) {

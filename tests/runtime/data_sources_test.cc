@@ -171,6 +171,9 @@ TEST_F(DataSources, UnusableDataAreRefused) {
   Words keys = blend("1,2,3");
   EXPECT_TRUE(says(refusal(keys), {"data.weights = [1.0, 2.0, 3.0]", "one weight for each of the 2 entries"}));
   keys = blend();
+  keys[0] = fmt::format("data.path={0}/a.txt,{0}/a.txt", folder_.path());
+  EXPECT_TRUE(says(refusal(keys), {"must name each dataset of a blend once", "a.txt\" twice", "add the two weights"}));
+  keys = blend();
   keys.push_back("training.seq_len=2000");
   keys.push_back("model.max_position_embeddings=2000");
   EXPECT_TRUE(says(refusal(keys), {"data.path (" + folder_.path(), "b.txt): ", "training.seq_len + 1 = 2,001",
