@@ -19,7 +19,10 @@ using OrderedJson = nlohmann::ordered_json;  // templates may print objects, in 
 // Reads a line with the template, then one with each conversation; writes a line for each conversation. Offsets are in
 // bytes of UTF-8. The sandbox and its options are those with which templates of transformers are written.
 constexpr const char* kRenderer = R"py(
-import json, sys
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]  # no modules of the working folder
+import json
+sys.stdin.reconfigure(encoding="utf-8", newline="\n")
 try:
     import jinja2.ext, jinja2.nodes, jinja2.sandbox
 except ImportError:
@@ -82,6 +85,9 @@ def after_prompts(text, first, messages, tools):
 template = None
 for line in sys.stdin:
     one = json.loads(line)
+    # As in transformers, a key whose value is null is a key that is missing.
+    one["messages"] = [{key: value for key, value in message.items() if value is not None}
+                       for message in one["messages"]]
     try:
         template = template or environment.from_string(job["template"])
         text = write(one["messages"], one["tools"], False)
@@ -198,6 +204,7 @@ std::vector<ChatText> ChatTemplate::render(const std::vector<Conversation>& conv
 
 uint64_t ChatTemplate::fingerprint() const {
   Hasher hasher;
+  hasher.add_field(xxh3(kRenderer));
   hasher.add_field(xxh3(template_));
   hasher.add_field(xxh3(special_tokens_));
   return hasher.digest();

@@ -204,7 +204,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     save_tokenizer_json(directory, bytes_, end_of_text_name_);
     for (const auto& [name, bytes] : companions_) {
       // A folder whose config.json names the end-of-text token may have none in tokenizer_config.json.
-      Json config = name == "tokenizer_config.json" ? parse_sorted_json(bytes, name) : Json();
+      Json config = name == "tokenizer_config.json" ? parse_sorted_json(bytes, name, LargeIntegers::kToFloat) : Json();
       const bool lacks_end = config.is_object() && optional_member(config, "eos_token") == nullptr;
       if (lacks_end) config["eos_token"] = end_of_text_name_;
       write_file(fs::path(directory) / name, lacks_end ? config.dump(2) + "\n" : bytes);

@@ -67,6 +67,8 @@ CONTENTS = ["Hi", "What is 2 + 2?", "  spaces at both ends \n", "naïve ünïcod
 
 
 def conversations():
+    yield {"messages": [{"role": "user", "content": "x", "name": None}, {"role": "assistant", "content": "y"},
+                        {"role": "assistant", "content": "z", "tool_calls": None}]}
     yield {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
     for i, content in enumerate(CONTENTS):
         other = CONTENTS[(i * 5 + 3) % len(CONTENTS)]

@@ -40,7 +40,8 @@ class TokenizerJson(ProcessTest):
         folder = self.folder / "my tokenizer"
         folder.mkdir(exist_ok=True)
         (folder / "tokenizer.json").write_text(json.dumps(self.tokenizer))
-        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>",
+                                                                       "model_max_length": int(1e30)}))
 
     def test_a_run_and_those_that_follow(self):
         whole = self.folder / "whole"
