@@ -16,7 +16,7 @@ $(shell rm -f $(torch_stamp))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full cuda-check wheel install clean
+.PHONY: help setup build train test test-full fuzz cuda-check wheel install clean
 
 help: ## this list
 	@echo 'Orthant trains transformers across many devices.'
@@ -42,9 +42,16 @@ run_tests = ctest --test-dir $(BUILD) --parallel 3 --output-on-failure --no-test
 test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest, KERNELS=aten
 	@$(run_tests) $(if $(TESTS),-L '$(TESTS)') -LE full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
 
-test-full: build $(BUILD)/setup/test_python ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers
+test-full: build $(BUILD)/setup/test_python $(BUILD)/setup/test_packages ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers
 	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) benchmarks
 	@$(run_tests) -L full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
+
+# Needs no torch. FUZZ_CXX must be clang 16 or later.
+FUZZ_CXX ?= $(firstword $(foreach name,clang++-19 clang++-18 clang++-17 clang++-16,$(shell command -v $(name))) clang++)
+fuzz: $(BUILD)/setup/packages ## read hostile files made by libFuzzer (needs clang-16); INPUTS=1000000 for each target, TARGETS='jsonl hardware' for these
+	@$(setup) quietly 'Configuring $(BUILD)-fuzz' cmake -G Ninja -S . -B $(BUILD)-fuzz -DORTHANT_FUZZ=ON -DCMAKE_CXX_COMPILER='$(FUZZ_CXX)'
+	@$(setup) quietly 'Building $(BUILD)-fuzz' ninja -C $(BUILD)-fuzz -j $(or $(JOBS),$$($(setup) jobs)) fuzz_targets
+	@tests/fuzz/run.sh $(BUILD)-fuzz $(or $(INPUTS),1000000) $(TARGETS)
 
 cuda-check: ## compile and link everything that runs on GPUs; needs nvcc, but no GPU
 	@$(MAKE) setup CUDA=1 BUILD=build-cuda
@@ -71,6 +78,9 @@ $(torch_stamp): $(BUILD)/setup/packages
 
 $(BUILD)/setup/test_python: tests/python-packages.txt $(torch_stamp)
 	@$(setup) test_python $@
+
+$(BUILD)/setup/test_packages: tests/packages.txt $(BUILD)/setup/packages
+	@$(setup) test_packages $@
 
 $(BUILD)/build.ninja: $(torch_stamp)
 	@$(setup) quietly Configuring cmake -G Ninja -S . -B $(BUILD) -DORTHANT_TORCH_DIR="$(torch_dir)" $(if $(cuda),-DORTHANT_CUDA=ON)

@@ -27,7 +27,7 @@ ROOMS = {
     "hardware": Room("Machines as values, read from TOML profiles: times of kernels, collectives and messages.", False, "mesh base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, computed without building it.", False, "base"),
     "parallel/data/plan": Room("Data parallelism as values: buckets, shards of a batch, when sharded states are gathered and reduced.", False, "mesh schedule base"),
-    "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
+    "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "model/plan mesh base"),
     "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, elements received.", False, "model/plan mesh base"),
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
     "parallel/vocabulary/plan": Room("Vocabulary layers sharded over pipeline ranks, as values: orders of the passes, and other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),

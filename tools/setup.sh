@@ -2,6 +2,7 @@
 # Installs what a build needs, and prints progress. The Makefile calls it; each part can be run alone:
 #
 #   tools/setup.sh packages          installs the missing Debian packages of packages.txt (asks for root only if needed)
+#   tools/setup.sh test_packages FILE  the same for tests/packages.txt, then touches FILE; only warns on failure
 #   tools/setup.sh torch FILE [cuda] finds or installs libtorch, with `cuda` one for GPUs; writes the directory of the
 #                                    torch wheel to FILE
 #   tools/setup.sh test_python FILE  installs tests/python-packages.txt into .venv, touches FILE; only warns on failure
@@ -63,8 +64,10 @@ quietly() {
   fi
 }
 
-# Prints the names of all packages in packages.txt.
-wanted() { sed -n 's/^\([a-z0-9][^ #]*\).*/\1/p' packages.txt; }
+list=packages.txt                # the list of packages to install
+
+# Prints the names of all packages in the list.
+wanted() { sed -n 's/^\([a-z0-9][^ #]*\).*/\1/p' $list; }
 
 # Prints the packages that are not installed according to dpkg.
 missing() {
@@ -76,7 +79,7 @@ missing() {
 
 # Prints the missing packages on a distribution without dpkg: those whose program, header or file is not found.
 missing_elsewhere() {
-  sed -n 's/^\([a-z0-9][^ #]*\) *# *\(.*\)/\1 \2/p' packages.txt | while read -r name probe; do
+  sed -n 's/^\([a-z0-9][^ #]*\) *# *\(.*\)/\1 \2/p' $list | while read -r name probe; do
     case $probe in
       \<*) echo "#include $probe" | c++ -x c++ -std=c++20 -E - >/dev/null 2>&1 ;;
       /*) [ -e "$probe" ] ;;
@@ -119,6 +122,15 @@ these Debian packages (in brackets: what was looked for). Install them, then run
   set +f
   needed=$(missing)
   [ -z "$needed" ] || fail "apt-get ended well, yet these packages are still missing: $needed"
+}
+
+test_packages() {
+  list=tests/packages.txt
+  if (packages); then
+    touch "$1"
+  else
+    echo "warning: tests under launchers that are not installed will skip themselves" >&2
+  fi
 }
 
 # Prints the directory of the torch that the given python imports, if its version is supported and its files exist. The
@@ -195,6 +207,6 @@ jobs() {
 
 command=${1-}
 case $command in
-  packages | torch | test_python | jobs | quietly) shift; "$command" "$@" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  packages | test_packages | torch | test_python | jobs | quietly) shift; "$command" "$@" ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -1,17 +1,19 @@
 // Measures the time and the CPU time of one communication operation between processes of this machine. Prints one line
 // of JSON per size; benchmarks/comm/run.py compares them with other libraries.
 //
-//   comm_benchmark --ranks 2 --transport ucx|gloo --op ring|all_reduce --bytes 4096,1048576 --seconds 1
+//   comm_benchmark --ranks 2 --transport ucx|gloo --op ring --bytes 4096,1048576 --seconds 1
 //   comm_benchmark --op memcpy --bytes 4096 --seconds 1       one copy by one process
 //
-// ring: each rank sends the bytes to the next rank and receives the same number from the previous one. all_reduce: a
-// sum of float32, in place. Times are those of rank 0: median and deciles of the means of 20 batches. CPU time is user
-// and system time of all ranks, divided by the bytes that all of them send.
+// ring: each rank sends the bytes to the next rank and receives the same number from the previous one. all_reduce,
+// reduce and reduce_in_chunks: a sum of float32, in place, the last two at rank 0. Times are those of rank 0: median
+// and deciles of the means of 20 batches. CPU time is user and system time of all ranks, divided by the bytes that all
+// of them send.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <sys/resource.h>
 
 #include <cstring>
+#include <set>
 
 #include "benchmarks/ranks.h"
 
@@ -87,16 +89,31 @@ void measure_messages(const Settings& settings, Comm& comm) {
   const int ranks = comm.group_size(ring);
   for (const int64_t bytes : settings.integers("bytes")) {
     const at::Tensor out = at::full({bytes / 4}, 1.0, at::kFloat), in = at::full({bytes / 4}, comm.rank(), at::kFloat);
-    const auto operation = [&] { (op == "ring" ? comm.shift(out, in, ring) : comm.all_reduce(out, ring)).wait(); };
+    const auto start = [&]() -> Work {
+      if (op == "ring") return comm.shift(out, in, ring);
+      if (op == "reduce") return comm.reduce(out, ring);
+      if (op == "reduce_in_chunks") return comm.reduce_in_chunks(out, ring);
+      return comm.all_reduce(out, ring);
+    };
+    const bool to_root = op.starts_with("reduce");
+    const auto operation = [&] {
+      start().wait();
+      if (to_root) comm.barrier(ring).wait();  // so that other ranks do not run ahead of the root
+    };
     operation();
-    const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : ranks;
+    const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : to_root && comm.rank() > 0 ? 1 : ranks;
     ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
     out.zero_();  // so that repeated sums remain finite
     const Measured measured =
         repeat(settings.number("seconds"), operation, [&](int64_t count) { return agree(comm, count); });
     double cpu = 0;
     for (const double seconds : gather(comm, measured.cpu_s)) cpu += seconds;
-    const double sent = static_cast<double>(bytes) * (op == "ring" ? ranks : 2 * (ranks - 1));
+    const bool in_chunks = op == "reduce_in_chunks" && ranks > 2;  // the root sends all but its chunk
+    const double tensors = op == "ring"         ? ranks
+                           : op == "all_reduce" ? 2 * (ranks - 1)
+                           : in_chunks          ? ranks - 1.0 / ranks
+                                                : ranks - 1;
+    const double sent = static_cast<double>(bytes) * tensors;
     if (comm.rank() == 0) print_line(comm.transport(), op, ranks, bytes, sent, cpu, measured);
   }
 }
@@ -109,7 +126,8 @@ int run(int argc, char** argv) {
     measure_copies(settings);
     return 0;
   }
-  if (op != "ring" && op != "all_reduce") throw ConfigError("--op " + op + ": ring, all_reduce or memcpy");
+  const std::set<std::string> ops = {"ring", "all_reduce", "reduce", "reduce_in_chunks"};
+  if (!ops.contains(op)) throw ConfigError("--op " + op + ": ring, all_reduce, reduce, reduce_in_chunks or memcpy");
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure_messages(settings, comm); });
 }

@@ -34,5 +34,6 @@ CASES = [
     Case("1B", 16, 4096, 2, 1, False), Case("1B", 16, 2048, 4, 2, False), Case("1B", 16, 8192, 1, 1, False),
     Case("1B", 16, 512, 4, 2, False), Case("1B", 16, 1024, 1, 1, False),
     Case("2B", 8, 4096, 1, 2, False), Case("2B", 8, 8192, 1, 1, True),
-    Case("8B", 2, 212992, 1, 1, True),
+    Case("8B", 8, 4096, 2, 4, False), Case("8B", 8, 4096, 2, 16, False),
+    Case("8B", 2, 212992, 1, 1, True), Case("8B", 2, 212992, 1, 1, False),
 ]

@@ -127,7 +127,7 @@ def main():
     add_orthant_argument(p)
     a = p.parse_args()
     print_published(a.orthant)
-    for device, program in (("h100", "train"), ("h100", "steps"), ("h200", "steps")):
+    for device, program in (("h100", "train"), ("h100", "steps"), ("h200", "train"), ("h200", "steps")):
         print_measured(a.orthant, device, program)
 
 

@@ -97,7 +97,7 @@ class Alone {
     for (int step = 0; step < ring_.size(); ++step) {
       const auto member = static_cast<size_t>(ring_.source(step));
       const PartialAttention part =
-          attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1], tiles_[member], scale_);
+          attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1], tiles_[member], {scale_});
       if (step == 0) {
         all = part;
       } else {
@@ -112,7 +112,7 @@ class Alone {
     for (int step = 0; step < ring_.size(); ++step) {
       const auto member = static_cast<size_t>(ring_.source(step));
       const AttentionGradients part = attend_backward(AttentionKernel::flash, own_.dout, own_.q, blocks_[member][0],
-                                                      blocks_[member][1], out, lse, tiles_[member], scale_);
+                                                      blocks_[member][1], out, lse, tiles_[member], {scale_});
       dq.add_(part.dq_BHTD);
       const at::Tensor share = at::stack({part.dk_BKSD, part.dv_BKSD});
       if (step == 0) {

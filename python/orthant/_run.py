@@ -12,10 +12,11 @@ Run = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {"section.key": value} for settings that may also be {"section": {"key": value}}."""
+    """Returns {"section.key": value} for settings that may also be {"section": {"key": value}}. A value may be a
+    mapping, too."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "." not in key:
             found.update((f"{key}.{name}", each) for name, each in value.items())
         else:
             found[key] = value
@@ -23,16 +24,20 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def word(value: Any) -> str:
-    """Returns a value as the command line writes it: true, 0.5, or 2,2,1."""
+    """Returns a value as the command line writes it: true, 0.5, 2,2,1, or {books = ["a.txt"]}."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return toml_value(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(map(word, value))
     return str(value)
 
 
 def toml_value(value: Any) -> str:
-    """Returns a value as TOML writes it."""
+    """Returns a value as TOML writes it. A mapping becomes a table on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml_value(each)}" for key, each in value.items()) + "}"
     if isinstance(value, (bool, int, float)):
         return word(value)
     if isinstance(value, Sequence) and not isinstance(value, str):

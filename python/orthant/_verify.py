@@ -51,8 +51,9 @@ def verify(run: Run, *, steps: int = 3, ranks: Optional[int] = None, seq_len: Op
            global_batch: Optional[int] = None, **settings: Any) -> Verification:
     """Runs `orthant verify`: compares the layout of a run with one device, in float64 unless training.dtype is given.
 
-    The arguments are those of `plan()`. The program `orthant` must be on PATH, or its path in ORTHANT_PROGRAM. Raises
-    Error with the message of the program if it refuses the run, or if it is not installed.
+    `run`, `ranks`, `seq_len`, `global_batch` and the settings are those of `plan()`; `steps` is the number of steps to
+    compare. The program `orthant` must be on PATH, or its path in ORTHANT_PROGRAM. Raises Error with the message of the
+    program if it refuses the run, or if it is not installed.
 
     >>> import orthant
     >>> model = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -98,7 +98,10 @@ std::string explain_attention(const Plan& plan) {
     text += a.causal() ? fmt::format(", at most {} in all", a.sliding_window)
                        : fmt::format(", at most {} on each side", a.sliding_window - 1);
   }
-  return text + (plan.config.data.mask_documents ? ", of its document" : "");
+  if (plan.config.data.mask_documents) text += ", of its document";
+  if (a.attn_logit_softcapping > 0)
+    text += fmt::format("; scores s capped to {0} tanh(s / {0})", a.attn_logit_softcapping);
+  return text;
 }
 
 // Explains the letters of the vocabulary passes, in the order of the plan's algorithm; empty if it has none.

@@ -244,6 +244,7 @@ std::string plan_json(const Plan& plan, const Sections& sections) {
   out["attention"] = {{"objective", plan.architecture.causal() ? "causal" : "masked"},
                       {"sliding_window", plan.architecture.sliding_window},
                       {"linformer_length", plan.architecture.linformer_length},
+                      {"attn_logit_softcapping", plan.architecture.attn_logit_softcapping},
                       {"mask_documents", plan.config.data.mask_documents}};
   const OutputLoss loss = make_output_loss(plan.config);
   out["loss"] = {

@@ -1,15 +1,16 @@
 // Computes what a run needs of cores, sequences and disk, and compares it with what the machine has.
 #include "advice/run_warnings.h"
 
-#include "base/text.h"
-#include "config/hf_family.h"
-#include "config/parallelism_check.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
+
+#include "base/text.h"
+#include "config/hf_config.h"
+#include "config/hf_family.h"
+#include "config/parallelism_check.h"
 
 namespace orthant {
 
@@ -83,6 +84,19 @@ std::string family_warning(const Plan& plan) {
       "that differ from that family's, or set model.architecture to \"{}\"",
       plan.config.locate("model.architecture"), family, family == "orthant" ? ", which transformers does not read" : "",
       family);
+}
+
+std::vector<std::string> model_from_warnings(const Plan& plan) {
+  const std::string& from = plan.config.model.from;
+  if (from.empty()) return {};
+  std::vector<std::string> warnings = {unknown_keys_warning(read_hf_config(from), from + "/config.json")};
+  if (plan.config.training.seed_weights) {
+    warnings.push_back(fmt::format(
+        "{} gives the sizes and the tokenizer only, and the seed gives the weights; to continue the model, set "
+        "training.seed_weights to false",
+        plan.config.locate("model.from")));
+  }
+  return warnings;
 }
 
 std::string idle_settings_warning(const Plan& plan) { return join(idle_settings(plan.given, plan.mesh), "; "); }

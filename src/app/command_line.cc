@@ -27,7 +27,7 @@ std::string overview() {
 std::string options_text(const CommandEntry& entry) {
   std::string text;
   for (const ListedOption& option : list_options(entry)) {
-    text += fmt::format("  {:<22}{}\n", option.name + (option.value.empty() ? "" : " " + option.value), option.help);
+    text += fmt::format("  {:<21} {}\n", option.name + (option.value.empty() ? "" : " " + option.value), option.help);
   }
   return text;
 }

@@ -53,7 +53,7 @@ CLI::Option* define_run_file(CLI::App& app, RunFileArguments& arguments) {
 void define_train(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<TrainArguments>();
   define_run_file(app, arguments);
-  app.add_flag("--resume", arguments.resume, "resume from the newest checkpoint of the run folder");
+  app.add_flag("--resume", arguments.resume, "resume from the newest checkpoint, or begin a run");
   app.add_flag("--dry-run", arguments.dry_run, "print the banner and the plan without training");
 }
 
@@ -74,8 +74,8 @@ void define_plan(CLI::App& app, Command& command) {
   auto* trace = app.add_option("--trace", arguments.trace, "write the schedule to FILE as a trace for Perfetto")
                     ->type_name("FILE")
                     ->check(named("trace.json"));
-  auto* search = app.add_flag("--search", arguments.search,
-                              "plan many layouts, and print the fastest that fit the hardware");
+  auto* search =
+      app.add_flag("--search", arguments.search, "plan many layouts, and print the fastest that fit the hardware");
   app.add_option("--write", arguments.write, "write the run file of the fastest layout to FILE")
       ->type_name("FILE")
       ->check(named("best.toml"))
@@ -99,10 +99,27 @@ void define_plan(CLI::App& app, Command& command) {
 void define_verify(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<VerifyArguments>();
   define_run_file(app, arguments);
-  app.add_option("--steps", arguments.steps, "number of optimizer steps to compare; default 3")
-      ->type_name("N")
-      ->check(whole_number(1));
+  auto* steps = app.add_option("--steps", arguments.steps, "number of optimizer steps to compare; default 3")
+                    ->type_name("N")
+                    ->check(whole_number(1));
   app.add_flag("--json", arguments.json, "print one JSON object");
+  app.add_option_function<std::string>(
+         "--hf",
+         [&arguments](const std::string& directory) {
+           arguments.overrides.push_back("model.from=" + directory);
+           arguments.overrides.push_back("training.seed_weights=false");
+         },
+         "begin with the model and the weights of a Hugging Face directory")
+      ->type_name("DIR")
+      ->check(named("Qwen2.5-0.5B"));
+  app.add_option("--write-reference", arguments.write_reference,
+                 "write tokens, losses and gradients for another engine")
+      ->type_name("FILE")
+      ->check(named("ours.safetensors"));
+  app.add_option("--reference", arguments.reference, "also compare one device with the steps of another engine in FILE")
+      ->type_name("FILE")
+      ->check(named("theirs.safetensors"))
+      ->excludes(steps);
 }
 
 void define_tokenize(CLI::App& app, Command& command) {
@@ -121,8 +138,18 @@ void define_generate(CLI::App& app, Command& command) {
       ->required()
       ->type_name("")
       ->check(named("runs/jargon"));
-  app.add_option("--prompt", arguments.prompt, "text to continue; default: none, the model begins a new document")
-      ->type_name("TEXT");
+  CLI::Option* prompt =
+      app.add_option("--prompt", arguments.prompt, "text to continue; default: none, the model begins a new document")
+          ->type_name("TEXT");
+  CLI::Option* prompts = app.add_option("--prompt-file", arguments.prompt_file,
+                                        "continue each line, or each \"prompt\" of a .jsonl file; print JSON lines")
+                             ->type_name("FILE")
+                             ->check(named("prompts.txt"))
+                             ->excludes(prompt);
+  app.add_option("--batch-size", arguments.batch_size, "number of prompts of the file to continue together; default 8")
+      ->type_name("N")
+      ->check(whole_number(1))
+      ->needs(prompts);
   app.add_option("--max-new-tokens", arguments.max_new_tokens, "number of tokens to generate; default 200")
       ->type_name("N")
       ->check(whole_number(1));
@@ -144,6 +171,19 @@ void define_generate(CLI::App& app, Command& command) {
   app.add_option("--seed", arguments.seed, "random seed of the sampling; default 1234")
       ->type_name("S")
       ->check(whole_number(0));
+}
+
+void define_convert(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<ConvertArguments>();
+  app.add_option("FROM", arguments.from, "a run folder, a checkpoint, or a Hugging Face directory")
+      ->required()
+      ->type_name("");
+  app.add_option("TO", arguments.to, "the directory to write; it must not exist")->required()->type_name("");
+  app.add_option("--dtype", arguments.dtype, "as_stored, float32, bfloat16 or float16; default as_stored")
+      ->type_name("DTYPE");
+  app.add_option("--max-shard-gb", arguments.max_shard_gb, "largest file of weights in 10^9 bytes; default 5")
+      ->type_name("N")
+      ->check(number([](double gb) { return gb > 0 && gb <= 1e6; }, "above 0 and at most 1000000"));
 }
 
 void define_report(CLI::App& app, Command& command) {
@@ -237,6 +277,14 @@ const std::vector<CommandEntry>& commands() {
        {"orthant generate runs/jargon --prompt 'A hacker is'", "orthant generate runs/jargon --temperature 0"},
        false,
        define_generate},
+      {"convert",
+       "FROM TO [OPTIONS]",
+       "write a model as a Hugging Face directory, in another dtype",
+       {"orthant convert runs/jargon jargon-bf16 --dtype bfloat16",
+        "orthant convert models/llama-bf16 llama --dtype float32"},
+       false,
+       define_convert,
+       {{"--dtype", {"as_stored", "float32", "bfloat16", "float16"}}}},
       {"report",
        "RUN_DIR",
        "write RUN_DIR/report.html: loss, throughput, memory",

@@ -34,6 +34,8 @@ struct PlanArguments : RunFileArguments {
 
 struct VerifyArguments : RunFileArguments {
   int64_t steps = 3;
+  std::string reference;        // file with the steps of another engine, to compare
+  std::string write_reference;  // file to write for another engine
   bool json = false;
 };
 
@@ -48,12 +50,21 @@ struct TokenizeArguments {
 struct GenerateArguments {
   std::string directory;  // a run folder, a checkpoint, or a Hugging Face directory
   std::string prompt;
+  std::string prompt_file;  // one prompt per line, instead of `prompt`
+  int64_t batch_size = 8;   // prompts of the file that are continued together
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the most probable token
   int64_t top_k = 0;         // 0: all tokens
   double top_p = 0.95;
   std::vector<std::string> stops;
   int64_t seed = 1234;
+};
+
+struct ConvertArguments {
+  std::string from;                 // a run folder, a checkpoint, or a Hugging Face directory
+  std::string to;                   // a new directory
+  std::string dtype = "as_stored";  // as_stored | float32 | bfloat16 | float16
+  double max_shard_gb = 5;
 };
 
 struct ReportArguments {
@@ -88,6 +99,7 @@ int plan(const PlanArguments& arguments);
 int verify(const VerifyArguments& arguments);
 int tokenize(const TokenizeArguments& arguments);
 int generate(const GenerateArguments& arguments);
+int convert(const ConvertArguments& arguments);
 int report(const ReportArguments& arguments);
 int compare(const CompareArguments& arguments);
 int doctor(const DoctorArguments& arguments);

@@ -12,6 +12,8 @@
 #include "checkpoint/retention.h"
 #include "comm/group.h"
 #include "comm/transport.h"
+#include "launch/process.h"
+#include "launch/roll_call.h"
 #include "launch/spawn.h"
 #include "library/run.h"
 #include "model/cuda_device.h"
@@ -63,8 +65,8 @@ std::function<void(int64_t, int64_t)> make_progress_callback(const std::string& 
   };
 }
 
-TrainingData open_run_data(const Config& config, const TextProgress& progress) {
-  TrainingData data = open_training_data(config, progress);
+TrainingData open_run_data(const Config& config, const TextProgress& progress, FileReadings* readings) {
+  TrainingData data = open_training_data(config, progress, readings);
   if (config.validation.freq > 0 && data.validation.empty()) {
     throw ConfigError(fmt::format(
         "{} cannot hold a document out: {} is a single document; give it more lines or documents, name files in "
@@ -85,12 +87,32 @@ void require_memory(const MemoryNeed& need, const Config& config) {
 
 TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous) {
   constexpr double kLongestOpening_s = 24 * 3600;
-  const auto wait_for = [&](int rank) { rendezvous.store.get(fmt::format("data-open/{}", rank), kLongestOpening_s); };
-  if (rendezvous.rank != 0) wait_for(0);
+  const Store store = rendezvous.store.under(fmt::format("data-open/{}", (*rendezvous.comms)++));
+  const std::string of_rank_zero = rendezvous.rank == 0 ? "" : store.get("rank-0", kLongestOpening_s);
+  const Store host = store.under(boot_id());
+  const bool is_first = host.add("arrived", 1) == 1;
+  FileReadings readings;
+  if (!is_first) readings = FileReadings::from_json(host.get("readings", kLongestOpening_s));
   TrainingData data =
-      open_run_data(config, rendezvous.rank == 0 ? make_progress_callback("tokenizing") : TextProgress{});
-  rendezvous.store.set(fmt::format("data-open/{}", rendezvous.rank), "");
-  for (int rank = 0; rank < rendezvous.world_size; ++rank) wait_for(rank);
+      open_run_data(config, rendezvous.rank == 0 ? make_progress_callback("tokenizing") : TextProgress{}, &readings);
+  if (is_first) host.set("readings", readings.to_json());
+
+  const std::string ours =
+      fmt::format("tokenizer {:016x}, tokens {:016x}", data.tokenizer->fingerprint(), data.fingerprint);
+  if (rendezvous.rank == 0) store.set("rank-0", ours);
+  if (rendezvous.rank != 0 && ours != of_rank_zero) {
+    throw ConfigError(fmt::format(
+        "rank {} reads other training data than rank 0: its fingerprints are {}, those of rank 0 are {}; {} and "
+        "data.tokenizer must have the same content on every host and must not change while a run starts; copy them "
+        "from the host of rank 0, or start the run again",
+        rendezvous.rank, ours, of_rank_zero, config.locate("data.path")));
+  }
+  call_roll({.store = store.under("opened"),
+             .rank = rendezvous.rank,
+             .world_size = rendezvous.world_size,
+             .timeout_s = kLongestOpening_s,
+             .check = {},
+             .missed = "open its data"});
   return data;
 }
 
@@ -103,12 +125,7 @@ std::string checkpoint_to_resume(const Config& config) {
                     "or move it away",
                     link.string()));
   }
-  const auto found = find_latest(checkpoints_of(config));
-  if (!found) {
-    throw ConfigError(fmt::format("--resume: there is no checkpoint in {} ({}); start without --resume",
-                                  checkpoints_of(config), config.locate("job.dump_folder")));
-  }
-  return *found;
+  return find_latest(checkpoints_of(config)).value_or("");
 }
 
 void archive_earlier_run(const Config& config) {
@@ -135,6 +152,15 @@ std::string advice_after_failure(const Config& config, const std::string& resume
   }
   if (!latest) return "There is no checkpoint yet: start the run again.";
   return fmt::format("Resume from {} with:\n  {}", *latest, resume_command);
+}
+
+std::string model_directory(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "config.json")) return directory;
+  if (const auto latest = find_latest(directory + "/checkpoints")) return *latest;
+  throw ConfigError(
+      fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json; name a run folder "
+                  "that has saved a checkpoint, such as runs/jargon, or a Hugging Face directory",
+                  directory));
 }
 
 }  // namespace orthant

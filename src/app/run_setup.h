@@ -29,16 +29,21 @@ std::function<void(int64_t done, int64_t total)> make_progress_callback(const st
 void require_memory(const MemoryNeed& need, const Config& config);
 
 /// Opens the data of a run. ConfigError if validation.freq > 0 but no document is held out.
-TrainingData open_run_data(const Config& config, const TextProgress& progress);
+TrainingData open_run_data(const Config& config, const TextProgress& progress, FileReadings* readings = nullptr);
 
-/// Collective over all ranks: rank 0 tokenizes while the others wait, then each opens the cached result. Returns when
-/// all ranks have opened their data, up to 24 hours later. The caller must run a Watch, so that no rank waits for a
-/// dead one.
+/// Collective over all ranks: rank 0 tokenizes while the others wait. Then one rank of each host reads the files and
+/// compares their checksums, and the others of the host take its results. Returns when all ranks have opened their
+/// data, up to 24 hours later; ConfigError if a rank's tokens are not those of rank 0. The caller must run a Watch, so
+/// that no rank waits for a dead one.
 TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous);
 
-/// The checkpoint from which --resume continues. ConfigError if there is none, DataError if the link to it is a
-/// directory.
+/// The checkpoint from which --resume continues; empty if there is none yet, so that one command starts a run and
+/// continues it. DataError if the link to it is a directory.
 std::string checkpoint_to_resume(const Config& config);
+
+/// The Hugging Face directory that a user names: itself, or the newest checkpoint of a run folder. ConfigError if it is
+/// neither.
+std::string model_directory(const std::string& directory);
 
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void archive_earlier_run(const Config& config);

@@ -20,6 +20,7 @@ class ScratchFolder {
     const std::string parent = name.parent_path().string();
     remove_stale_temporaries(parent.empty() ? "." : parent, name.filename().string());
     std::error_code error;
+    std::filesystem::remove_all(path_, error);  // of an ended process with the number of this one, as in containers
     std::filesystem::create_directories(path_, error);
     if (error) throw DataError(fmt::format("{}: cannot be created: {}", path_, error.message()));
   }

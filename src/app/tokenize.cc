@@ -58,16 +58,17 @@ int tokenize(const TokenizeArguments& arguments) {
   // A tokenizer that is trained here gets its final name only after the dataset is complete.
   std::optional<ScratchFolder> scratch;
   std::string trained;
+  FileReadings readings;
   if (spec.starts_with("train:")) {
     scratch.emplace(prefix + "-tokenizer.tmp");
-    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files, format);
+    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files, format, readings);
   }
   const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);
 
   IndexedDatasetWriter writer(prefix, tokenizer->vocab_size());
   ProgressBar bar("tokenizing");
   const TokenizedText text =
-      tokenize_text(scan_texts(files, format), *tokenizer, writer,
+      tokenize_text(scan_texts(files, format, &readings), *tokenizer, writer,
                     [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
   bar.finish();
   if (writer.num_tokens() == 0) {

@@ -137,18 +137,51 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
 
 // Returns the warnings for the banner, which leaves out empty ones. Throws as memory_warning() does.
 std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
-  return {memory_warning(plan, local_ranks),
-          cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), cores_of_local_ranks(local_ranks)),
-          idle_ranks_warning(plan), empty_ranks_warning(plan), idle_settings_warning(plan), family_warning(plan),
-          disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
+  std::vector<std::string> warnings = model_from_warnings(plan);
+  const std::vector<std::string> others = {
+      memory_warning(plan, local_ranks),
+      cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), cores_of_local_ranks(local_ranks)),
+      idle_ranks_warning(plan),
+      empty_ranks_warning(plan),
+      idle_settings_warning(plan),
+      family_warning(plan),
+      disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
+  warnings.insert(warnings.end(), others.begin(), others.end());
+  return warnings;
 }
 
-// Returns the checkpoint to resume, after all comparisons with the run that need no tokens. Throws ConfigError or
-// DataError.
+// Returns the checkpoint to resume, after all comparisons with the run that need no tokens; empty if there is none.
+// Throws ConfigError or DataError.
 std::string validate_checkpoint_to_resume(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
-  check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
+  if (!directory.empty()) check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
   return directory;
+}
+
+// All ranks call it, under a Watch. Rank 0 chooses the checkpoint to resume, because another machine may see an older
+// state of a shared disk. Rank 0 may read the entire text to compare it.
+std::string agree_on_checkpoint(const Plan& plan, const Launch& launch, const Rendezvous& rendezvous) {
+  constexpr const char* kKey = "resume-from";
+  constexpr double kLongestReading_s = 24 * 3600;
+  if (rendezvous.rank != 0) return rendezvous.store.get(kKey, kLongestReading_s);
+  const bool checked_by_launcher = launch.launcher == "orthant";
+  const std::string directory =
+      checked_by_launcher ? checkpoint_to_resume(plan.config) : validate_checkpoint_to_resume(plan);
+  rendezvous.store.set(kKey, directory);
+  if (directory.empty()) {
+    fmt::print(stderr, "--resume: there is no checkpoint in {}/checkpoints yet; the run begins with step 1\n",
+               plan.config.job.dump_folder);
+  }
+  return directory;
+}
+
+// A warning if a restart by torchrun would lose the trained steps; empty otherwise.
+std::string restart_warning(const TrainArguments& arguments, const Launch& launch) {
+  if (arguments.resume || launch.max_restarts == 0) return "";
+  return fmt::format(
+      "torchrun may restart this run (--max-restarts={}), and a restart then begins with step 1; add "
+      "--resume, so that it continues from the newest checkpoint",
+      launch.max_restarts);
 }
 
 TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan, const Launch& launch) {
@@ -158,6 +191,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.version = version();
   options.local_ranks = launch.local_size;
   options.warnings = run_warnings(plan, launch.local_size);
+  options.warnings.push_back(restart_warning(arguments, launch));
   if (device_of(config).is_cuda()) {
     options.device_peak_flops = peak_flop_per_s(*find_hardware(config, plan.mesh.size()), config.training.dtype);
   }
@@ -165,7 +199,6 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
   options.resume_command = arguments.resume_command;
   options.sample_command = sample_command(arguments, config);
-  if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
   return options;
 }
 
@@ -218,11 +251,11 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (device_of(config).is_cuda()) use_expandable_segments();
     check_agreement(rendezvous, print_config(config), config.run.timeout_s);
     setup = watch_setup(rendezvous, comm_options_of_rank);
-    const bool checked_by_launcher = launch.launcher == "orthant";
-    if (arguments.resume && rendezvous.rank == 0 && !checked_by_launcher) validate_checkpoint_to_resume(plan);
+    const std::string resume_from = arguments.resume ? agree_on_checkpoint(plan, launch, rendezvous) : "";
     const TrainingData data = open_training_data_together(config, rendezvous);
     ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
-    const TrainerOptions options = trainer_options(arguments, plan, launch);
+    TrainerOptions options = trainer_options(arguments, plan, launch);
+    options.resume_from = resume_from;
     std::unique_ptr<FolderLock> folder_lock;
     if (rendezvous.rank == 0) {
       folder_lock = FolderLock::try_acquire(config.job.dump_folder);
@@ -237,7 +270,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     g_all_connected = true;
     if (setup) setup->leave(true);
     Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
-    if (rendezvous.rank == 0 && !arguments.resume) archive_earlier_run(config);
+    if (rendezvous.rank == 0 && resume_from.empty()) archive_earlier_run(config);
     const int code = trainer.run();
     require_printed();
     return code;

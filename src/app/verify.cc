@@ -29,32 +29,81 @@ Json json_of(const Worst& worst) {
           {"rank", worst.rank}};
 }
 
+Json json_of(const ReferenceReport& report) {
+  Json steps = Json::array();
+  for (const ReferenceStep& step : report.steps) {
+    steps.push_back({{"loss", step.other_loss},
+                     {"own_loss", step.own_loss},
+                     {"loss_relative_error", step.loss_error},
+                     {"gradient_norm", step.other_norm},
+                     {"own_gradient_norm", step.own_norm},
+                     {"norm_relative_error", step.norm_error}});
+  }
+  return {{"ok", report.ok},
+          {"dtype", report.dtype},
+          {"bound", report.bound},
+          {"bounded_steps", report.bounded_steps},
+          {"steps", std::move(steps)},
+          {"gradients", report.gradients},
+          {"worst_gradient", report.worst_gradient.name},
+          {"worst_gradient_relative_error", report.worst_gradient.relative_error},
+          {"first_difference", report.first_difference}};
+}
+
+std::string error_text(double error) { return error > 0 ? fmt::format("{:.1e}", error) : "0"; }
+
 }  // namespace
 
-std::string verify_json(const VerifyReport& report, const Plan& plan) {
-  return Json{{"ok", report.ok},
-              {"steps", report.steps},
-              {"labels", report.labels},
-              {"mesh", plan.mesh_and_kind()},
-              {"dtype", plan.config.training.dtype},
-              {"loss",
-               {{"step", report.loss_step},
-                {"oracle", report.oracle_loss},
-                {"layout", report.layout_loss},
-                {"relative_error", report.loss_error}}},
-              {"norm", {{"relative_error", report.norm_error}}},
-              {"gradients", json_of(report.gradients)},
-              {"weights", json_of(report.weights)},
-              {"first_difference", report.first_difference}}
-             .dump(2) +
-         "\n";
+std::string verify_json(const VerifyReport& report, const ReferenceReport* reference, const Plan& plan) {
+  Json json = {{"ok", report.ok && (reference == nullptr || reference->ok)},
+               {"steps", report.steps},
+               {"labels", report.labels},
+               {"mesh", plan.mesh_and_kind()},
+               {"dtype", plan.config.training.dtype},
+               {"loss",
+                {{"step", report.loss_step},
+                 {"oracle", report.oracle_loss},
+                 {"layout", report.layout_loss},
+                 {"relative_error", report.loss_error}}},
+               {"norm", {{"relative_error", report.norm_error}}},
+               {"gradients", json_of(report.gradients)},
+               {"weights", json_of(report.weights)},
+               {"first_difference", report.first_difference}};
+  if (reference != nullptr) json["reference"] = json_of(*reference);
+  return json.dump(2) + "\n";
+}
+
+std::string reference_text(const ReferenceReport& report, const std::string& file) {
+  std::vector<std::vector<std::string>> rows = {{"", "other engine", "one device", "error", "bound"}};
+  const auto add = [&](const std::string& what, double other, double own, double error, bool is_bounded) {
+    rows.push_back({what, fmt::format("{:.9g}", other), fmt::format("{:.9g}", own), error_text(error),
+                    is_bounded ? error_text(report.bound) : "-"});
+  };
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    const ReferenceStep& step = report.steps[i];
+    const bool is_bounded = static_cast<int64_t>(i) < report.bounded_steps;
+    add(fmt::format("step {}, loss", i + 1), step.other_loss, step.own_loss, step.loss_error, is_bounded);
+    if (step.other_norm != 0) add("gradient norm", step.other_norm, step.own_norm, step.norm_error, is_bounded);
+  }
+  if (report.gradients > 0) {
+    rows.push_back({counted(report.gradients, "gradient"), "", "", error_text(report.worst_gradient.relative_error),
+                    error_text(report.bound)});
+  }
+  std::string out =
+      fmt::format("{}: another engine in {} against one device\n\n{}\n", file, report.dtype, text_table(rows));
+  if (report.gradients > 0)
+    out += fmt::format("  the largest error of a gradient is at {}\n", report.worst_gradient.name);
+  if (report.bounded_steps < std::ssize(report.steps)) {
+    out += "  later steps have no bound, because updates amplify roundings of gradients that are nearly zero\n";
+  }
+  return out + (report.ok ? "\nok: the other engine computes what one device computes\n"
+                          : "\nDIFFERENT: " + report.first_difference + "\n");
 }
 
 std::string verify_text(const VerifyReport& report, const Plan& plan) {
-  const auto number = [](double error) { return error > 0 ? fmt::format("{:.1e}", error) : "0"; };
   std::vector<std::vector<std::string>> rows = {{"", "error", "bound", "largest at"}};
   const auto add = [&](const char* what, double error, double bound, const std::string& where) {
-    rows.push_back({what, number(error), number(bound), where});
+    rows.push_back({what, error_text(error), error_text(bound), where});
   };
   const auto location = [](const Worst& worst) {
     if (worst.relative_error == 0) return std::string();
@@ -132,9 +181,22 @@ int verify(const VerifyArguments& arguments) {
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   if (config.run.device == "cuda") use_expandable_segments();
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
-  const VerifyReport report = verify_layout(plan, data, arguments.steps, make_step_progress_callback());
-  std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
-  return report.ok ? kDone : kFailed;
+  const StepProgress progress = make_step_progress_callback();
+  const int64_t steps = arguments.reference.empty() ? arguments.steps : reference_steps(arguments.reference);
+  const OracleTrace trace = trace_oracle(plan, data, steps, progress);
+  if (!arguments.write_reference.empty()) write_reference(arguments.write_reference, trace, plan, data);
+  std::optional<ReferenceReport> reference;
+  if (!arguments.reference.empty()) reference = compare_reference(arguments.reference, trace, plan, data);
+  const VerifyReport report = verify_against(trace, plan, data, progress);
+  if (arguments.json) {
+    std::fputs(verify_json(report, reference ? &*reference : nullptr, plan).c_str(), stdout);
+  } else {
+    const bool has_layout = plan.mesh.size() > 1 || config.run.device == "cuda";
+    if (has_layout || !reference) std::fputs(verify_text(report, plan).c_str(), stdout);
+    if (has_layout && reference) std::fputs("\n", stdout);
+    if (reference) std::fputs(reference_text(*reference, arguments.reference).c_str(), stdout);
+  }
+  return report.ok && (!reference || reference->ok) ? kDone : kFailed;
 }
 
 }  // namespace orthant

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -12,28 +14,36 @@ namespace orthant {
 namespace {
 
 // Builds the document from parser events, as Json::parse does, and rejects three inputs that Json::parse accepts:
-// duplicate keys, integers beyond 64 bits and deep nesting.
+// duplicate keys, integers beyond 64 bits and deep nesting. A key takes logarithmic time, also in an ordered_json,
+// whose own insertion compares it with all others.
 template <typename Json>
-class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
-  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-
+class StrictBuilder {
  public:
-  StrictBuilder(Json& result, const std::string& source, LargeIntegers large)
-      : Base(result, true), source_(source), large_(large) {}
+  StrictBuilder(Json& root, const std::string& source, LargeIntegers large)
+      : root_(root), source_(source), large_(large) {}
 
-  bool start_object(std::size_t elements) { return enter(), Base::start_object(elements); }
-  bool end_object() { return keys_.pop_back(), Base::end_object(); }
-  bool start_array(std::size_t elements) { return enter(), Base::start_array(elements); }
-  bool end_array() { return keys_.pop_back(), Base::end_array(); }
-  bool key(std::string& name) {
-    if (!keys_.back().insert(name).second) throw DataError(fmt::format("{}: duplicate key \"{}\"", source_, name));
-    return Base::key(name);
-  }
+  bool null() { return add(nullptr), true; }
+  bool boolean(bool value) { return add(value), true; }
+  bool number_integer(int64_t value) { return add(value), true; }
+  bool number_unsigned(uint64_t value) { return add(value), true; }
   bool number_float(double value, const std::string& text) {
     if (large_ == LargeIntegers::kRefuse && text.find_first_of(".eE") == std::string::npos) {
-      throw DataError(fmt::format("{}: integer {} does not fit 64 bits", source_, text));
+      throw DataError(fmt::format("{}: integer {} does not fit 64 bits", source_, escape_for_terminal(text, 80)));
     }
-    return Base::number_float(value, text);
+    return add(value), true;
+  }
+  bool string(std::string& value) { return add(std::move(value)), true; }
+  bool binary(typename Json::binary_t& value) { return add(std::move(value)), true; }
+  bool start_object(std::size_t) { return enter(Json::object()); }
+  bool start_array(std::size_t) { return enter(Json::array()); }
+  bool end_object() { return open_.pop_back(), true; }
+  bool end_array() { return open_.pop_back(), true; }
+  bool key(std::string& name) {
+    if (!open_.back().keys.insert(name).second) {
+      throw DataError(fmt::format("{}: duplicate key \"{}\"", source_, escape_for_terminal(name, 80)));
+    }
+    name_ = std::move(name);
+    return true;
   }
   bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception&) {
     throw DataError(
@@ -41,18 +51,47 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
 
  private:
-  void enter() {
-    if (keys_.size() >= 64) throw DataError(fmt::format("{}: JSON is nested deeper than 64 levels", source_));
-    keys_.emplace_back();
+  struct Open {
+    Json* value;
+    std::set<std::string> keys;  // of an object
+  };
+
+  // Puts the value into the innermost open object or array, and returns where it is. It stays there while it is open.
+  Json& add(Json value) {
+    if (open_.empty()) return root_ = std::move(value);
+    Json& parent = *open_.back().value;
+    if (parent.is_array()) {
+      auto& items = parent.template get_ref<typename Json::array_t&>();
+      return items.emplace_back(std::move(value));
+    }
+    auto& members = parent.template get_ref<typename Json::object_t&>();
+    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>) {
+      return members.emplace_back(std::move(name_), std::move(value)).second;
+    } else {
+      return members.emplace(std::move(name_), std::move(value)).first->second;
+    }
   }
 
+  bool enter(Json value) {
+    if (open_.size() >= 64) throw DataError(fmt::format("{}: JSON is nested deeper than 64 levels", source_));
+    open_.push_back({&add(std::move(value)), {}});
+    return true;
+  }
+
+  Json& root_;
   const std::string& source_;
   const LargeIntegers large_;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<Open> open_;  // the objects and arrays that contain the next value, outermost first
+  std::string name_;        // the key of the next value
 };
 
 template <typename Json>
 Json parse(std::string_view text, const std::string& source, LargeIntegers large) {
+  // The parser takes a zero byte for the end of its input, and would ignore the text after it.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw DataError(
+        fmt::format("{}: offset {}: JSON must not contain a zero byte; write \\u0000 inside a text", source, zero));
+  }
   Json root;
   StrictBuilder<Json> builder(root, source, large);
   Json::sax_parse(text.begin(), text.end(), &builder);

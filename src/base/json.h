@@ -3,7 +3,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-
 #include <string>
 #include <string_view>
 
@@ -13,8 +12,9 @@ namespace orthant {
 /// the default of model_max_length.
 enum class LargeIntegers { kRefuse, kToFloat };
 
-/// Parses the text. `source` names its origin in error messages. Throws DataError on a syntax error (with its offset in
-/// bytes), a duplicate key, a large integer unless it becomes a float, or nesting deeper than 64 levels.
+/// Parses the text. `source` names its origin in error messages. Throws DataError on a syntax error or a zero byte
+/// (with the offset in bytes), a duplicate key, a large integer unless it becomes a float, or nesting deeper than 64
+/// levels.
 nlohmann::ordered_json parse_json(std::string_view text, const std::string& source,
                                   LargeIntegers large = LargeIntegers::kRefuse);
 /// The same, into objects with sorted keys, for objects of many keys: find() takes logarithmic time. In an

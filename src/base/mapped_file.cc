@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 
 #include "base/errors.h"
@@ -103,6 +104,14 @@ MappedFile::~MappedFile() = default;
 
 std::span<const std::byte> MappedFile::bytes() const { return {mapping_->address, mapping_->size}; }
 const std::string& MappedFile::path() const { return mapping_->path; }
+
+void forget(std::span<const std::byte> bytes) {
+  // Whole pages only: those at the ends may belong to others.
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t begin = (address + page - 1) / page * page, end = (address + bytes.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
 
 std::string read_file(const std::string& path, int64_t limit_bytes) {
   const MappedFile file(path);

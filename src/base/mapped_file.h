@@ -26,6 +26,9 @@ class MappedFile {
   std::unique_ptr<Mapping> mapping_;
 };
 
+/// Lets the system take back the memory of these bytes of a mapping. If they are read again, they come from the file.
+void forget(std::span<const std::byte> bytes);
+
 /// Returns the content of a file. Throws DataError if it is missing, not regular, or exceeds `limit_bytes`.
 std::string read_file(const std::string& path, int64_t limit_bytes = 100'000'000);
 

@@ -68,6 +68,8 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   std::optional<std::string> best;
   int best_distance = most + 1;
   for (const auto& candidate : candidates) {
+    const size_t longer = std::max(word.size(), candidate.size()), shorter = std::min(word.size(), candidate.size());
+    if (longer - shorter >= static_cast<size_t>(best_distance)) continue;  // each edit changes the length by at most 1
     if (const int distance = edit_distance(word, candidate); distance < best_distance) {
       best_distance = distance;
       best = candidate;

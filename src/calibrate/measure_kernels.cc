@@ -82,7 +82,7 @@ void add_attention(std::vector<Case>& cases, Measurements& measured) {
                        std::iota(positions.begin(), positions.end(), 0);
                        const std::vector<AttentionTile> tiles =
                            attention_tiles(compute_visibility({.causal = true}, positions, tokens), positions);
-                       const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+                       const ScoreRule rule{1 / std::sqrt(static_cast<double>(head_dim))};
                        for (const bool backward : {false, true}) {
                          const double bytes = 4 * bytes_of(dtype) * static_cast<double>(kHeads * tokens * head_dim);
                          const double took =
@@ -90,11 +90,11 @@ void add_attention(std::vector<Case>& cases, Measurements& measured) {
                                const auto make = [&] { return filled_tensor({1, kHeads, tokens, head_dim}, dtype); };
                                const at::Tensor q = make(), k = make(), v = make(), dout = make();
                                if (!backward)
-                                 return [=, &tiles] { attend(AttentionKernel::flash, q, k, v, tiles, scale); };
-                               const PartialAttention all = attend(AttentionKernel::flash, q, k, v, tiles, scale);
+                                 return [=, &tiles] { attend(AttentionKernel::flash, q, k, v, tiles, rule); };
+                               const PartialAttention all = attend(AttentionKernel::flash, q, k, v, tiles, rule);
                                return [=, &tiles] {
                                  attend_backward_single_block(AttentionKernel::flash, dout, q, k, v, all.out_BHTD,
-                                                              all.lse_BHT, tiles, scale);
+                                                              all.lse_BHT, tiles, rule);
                                };
                              });
                          measured.attention.push_back({backward, size, dtype, took});

@@ -153,7 +153,11 @@ class NcclGroup : public Group {
   }
 
   // Gathers the tensors of all members at the root, which sums them as reduce_scatter() does.
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const StartAfter& after) override {
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
+    return reduce_in_chunks(tensor, root, {});
+  }
+
+  std::unique_ptr<Pending> reduce_in_chunks(const at::Tensor& tensor, int root, const StartAfter& after) override {
     if (after.operation != nullptr) after.operation->wait();  // blocks the stream, not the host
     if (after.make) after.make();
     const bool here = group_->getRank() == root;

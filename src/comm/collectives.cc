@@ -49,6 +49,18 @@ std::vector<Chunk> chunks_of(const std::vector<int64_t>& counts) {
   return chunks;
 }
 
+// Balanced chunks of a tensor of `bytes`, one for each position. If they are uneven, the larger ones belong to `first`
+// and the positions after it.
+std::vector<Chunk> even_chunks(const Peers& peers, int64_t bytes, int first = 0) {
+  const int n = peers.size();
+  std::vector<int64_t> counts(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) {
+    counts[static_cast<size_t>((first + i) % n)] =
+        shard(bytes / peers.element_bytes(), n, i).size() * peers.element_bytes();
+  }
+  return chunks_of(counts);
+}
+
 const Chunk& at(const std::vector<Chunk>& chunks, int position) { return chunks[static_cast<size_t>(position)]; }
 
 void copy(Bytes to, ConstBytes from) {
@@ -58,11 +70,16 @@ void copy(Bytes to, ConstBytes from) {
 // The segments of one chunk from all other positions, in staging memory. This position's own part stays in place.
 class Summands {
  public:
-  Summands(const Peers& peers, int64_t chunk_bytes)
+  // extra_bytes: memory for the caller, after that of the segments.
+  Summands(const Peers& peers, int64_t chunk_bytes, int64_t extra_bytes = 0)
       : peers_(peers), summand_bytes_(std::min(chunk_bytes, kMaxPartialSumBytes)) {
-    staging_ = peers.staging(reduction_buffer_bytes(chunk_bytes, peers.size()));
+    const int64_t bytes = reduction_buffer_bytes(chunk_bytes, peers.size());
+    staging_ = peers.staging(bytes + extra_bytes);
+    extra_ = {staging_ + bytes, static_cast<size_t>(extra_bytes)};
     arriving_.resize(kWindow);
   }
+
+  Bytes extra() const { return extra_; }
 
   void receive(int64_t segment, Chunk chunk) {
     auto& arriving = arriving_[static_cast<size_t>(segment % kWindow)];
@@ -94,27 +111,40 @@ class Summands {
   const Peers& peers_;
   const int64_t summand_bytes_;  // bytes of staging memory per other rank
   std::byte* staging_;
+  Bytes extra_;
   std::vector<std::vector<Posted>> arriving_;
 };
 
-// Sends each chunk to its owner, which sums it. With `all`, the same memory as `input`, the sums then go back to all
-// ranks. Both directions cut a chunk into the same segments, and all ranks post in the same order. In each direction,
-// at most kWindow segments are in flight, because a transport may need a thread for each message.
+// The ranks that receive the sums of all chunks, in the memory of their inputs.
+struct Receivers {
+  static constexpr int kNone = -1, kAll = -2;
+  int root = kNone;  // a position, kNone or kAll
+
+  bool include(int position) const { return root == kAll || root == position; }
+};
+
+// Sends each chunk to its owner, which sums it. The sums then go to the receivers. Both directions cut a chunk into the
+// same segments, and all ranks post in the same order. In each direction, at most kWindow segments are in flight,
+// because a transport may need a thread for each message.
 //
 // for step = 0, 1, ..., until all segments are summed and sent:
 //   done = step - kWindow
 //   own chunk, segment done:   await it from all n-1 ranks; sum in order of position
-//   if all:                    await the sums of segment done - kWindow
-//                              receive segment done of the other sums; send segment done of the own sum
+//   receivers:                 await the sums of segment done - kWindow; receive segment done of the other sums
+//   to receivers:              send segment done of the own sum
 //   own chunk, segment step:   post its receives from all n-1 ranks
 //   others' chunks:            await the sends of segment done; send segment step to each owner
-Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks,
-                std::optional<Bytes> all) {
+Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vector<Chunk> chunks, Receivers receivers) {
   const int n = peers.size();
   const Chunk& own = at(chunks, peers.position());
   int64_t steps = 0;
   for (const Chunk& chunk : chunks) steps = std::max(steps, chunk.segments());
-  Summands summands(peers, own.bytes);
+  const bool receives = receivers.include(peers.position());
+  Summands summands(peers, own.bytes, output || receives ? 0 : own.bytes);
+  const Bytes own_sum = output ? *output : receives ? own.of(input) : summands.extra();
+  const auto of_own_sum = [&](const Chunk& segment) {
+    return Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum);
+  };
   std::vector<std::vector<Posted>> sums(static_cast<size_t>(steps)), inputs(static_cast<size_t>(steps));
   for (int64_t step = 0; step < steps + kWindow; ++step) {
     const int64_t done = step - kWindow;
@@ -122,20 +152,20 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
       std::vector<Posted> arriving = summands.take(done);
       for (Posted& posted : arriving) co_await posted;
       const Chunk segment = own.segment(done);
-      summands.sum(done, segment.of(input), Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum));
+      summands.sum(done, segment.of(ConstBytes(input)), of_own_sum(segment));
     }
     if (done >= kWindow) {
       for (Posted& posted : sums[static_cast<size_t>(done - kWindow)]) co_await posted;
     }
-    for (int i = 1; all && done >= 0 && i < n; ++i) {
+    for (int i = 1; done >= 0 && i < n; ++i) {
       auto& under_way = sums[static_cast<size_t>(done)];
-      if (const Chunk& chunk = at(chunks, peers.at(-i)); done < chunk.segments()) {
+      if (const Chunk& chunk = at(chunks, peers.at(-i)); receives && done < chunk.segments()) {
         const Chunk arriving = chunk.segment(done);
-        under_way.push_back(peers.receive(peers.at(-i), arriving.of(*all), arriving.more));
+        under_way.push_back(peers.receive(peers.at(-i), arriving.of(input), arriving.more));
       }
-      if (done < own.segments()) {
+      if (receivers.include(peers.at(i)) && done < own.segments()) {
         const Chunk leaving = own.segment(done);
-        under_way.push_back(peers.send(peers.at(i), leaving.of(*all), leaving.more));
+        under_way.push_back(peers.send(peers.at(i), of_own_sum(leaving), leaving.more));
       }
     }
     if (step >= steps) continue;
@@ -193,16 +223,12 @@ Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
 Task all_reduce(Peers peers, Bytes memory) {
   const auto bytes = static_cast<int64_t>(memory.size());
   if (peers.size() == 2 && bytes <= kFullExchangeBytes) return sum_full_exchange(peers.in_one_round(), memory);
-  std::vector<int64_t> counts;
-  for (int i = 0; i < peers.size(); ++i) {
-    counts.push_back(shard(bytes / peers.element_bytes(), peers.size(), i).size() * peers.element_bytes());
-  }
-  const auto chunks = chunks_of(counts);
-  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, memory);
+  return sum_chunks(peers, memory, std::nullopt, even_chunks(peers, bytes), {Receivers::kAll});
 }
 
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
-  return sum_chunks(peers, input, output, chunks_of(counts), std::nullopt);
+  const Bytes unchanged{const_cast<std::byte*>(input.data()), input.size()};  // no sum is received there
+  return sum_chunks(peers, unchanged, output, chunks_of(counts), {Receivers::kNone});
 }
 
 Task all_gather(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
@@ -255,7 +281,13 @@ Task reduce(Peers peers, Bytes memory, int root) {
   // A reduce is a reduce_scatter in which one position owns everything.
   std::vector<Chunk> chunks(static_cast<size_t>(peers.size()), {.always = false});
   chunks[static_cast<size_t>(root)] = {.bytes = static_cast<int64_t>(memory.size())};
-  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, std::nullopt);
+  return sum_chunks(peers, memory, std::nullopt, chunks, {root});
+}
+
+Task reduce_in_chunks(Peers peers, Bytes memory, int root) {
+  if (peers.size() == 2) return reduce(peers, memory, root);
+  const auto bytes = static_cast<int64_t>(memory.size());
+  return sum_chunks(peers, memory, std::nullopt, even_chunks(peers, bytes, root), {root});
 }
 
 Task barrier(Peers peers) {

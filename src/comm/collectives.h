@@ -9,6 +9,7 @@
 // reduce_scatter  n-1, in 1 round          all_to_all  n-1, in 1 round
 // all_gather      n-1, in 1 round up to 256 KiB of equal shards, otherwise in n-1 rounds
 // broadcast       1 in and 1 out, after up to n-1 hops      reduce  1; the root receives n-1
+// reduce_in_chunks  n, in 2 rounds; the root sends n-1 and receives 2 (n-1). For n = 2 it is a reduce
 // barrier         ceil(log2 n), in as many rounds
 // A rank that sums a chunk of c bytes needs (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
 #pragma once
@@ -43,6 +44,9 @@ Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t
 Task broadcast(Peers peers, Bytes memory, int root);
 /// Sums over the group into the root's memory. Every other rank sends its bytes to the root, in segments.
 Task reduce(Peers peers, Bytes memory, int root);
+/// The same sum with fewer bytes into the root: chunks go to their owners, and the sums of chunks to the root. It
+/// receives 2 (n-1)/n of the tensor's bytes, where a reduce receives n-1 tensors, but it also sends (n-1)/n of them.
+Task reduce_in_chunks(Peers peers, Bytes memory, int root);
 /// Returns on a rank only after all ranks have called it, in ceil(log2 n) rounds (dissemination barrier).
 Task barrier(Peers peers);
 

@@ -11,6 +11,7 @@
 #include "comm/message_group.h"
 #include "comm/ordered_sum.h"
 #include "comm/vector_math.h"
+#include "mesh/collective.h"
 
 namespace orthant {
 namespace {
@@ -35,6 +36,13 @@ void check_sum(const at::Tensor& tensor) {
 void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kShiftTag, tag, kShiftTag); }
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
+
+// Bytes that this rank sends for a sum at `root`.
+int64_t bytes_to_root(CollectiveKind kind, const at::Tensor& tensor, const OpenGroup& group, int root) {
+  const int place = (group.position - root + group.size()) % group.size();
+  const int64_t elements[] = {tensor.numel()};
+  return elements_sent(kind, group.size(), place, elements) * tensor.element_size();
+}
 int64_t at_position(std::span<const int64_t> counts, int position) { return counts[static_cast<size_t>(position)]; }
 
 // Returns the given counts, or `total` split into equal parts if none are given.
@@ -150,12 +158,24 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
                        [&](Group& g) { return g.broadcast(tensor, root); });
 }
 
-Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) { return reduce(tensor, axes, root, {}, {}); }
+Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
+  check_sum(tensor);
+  OpenGroup& group = open(axes, tensor.device());
+  ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
+  if (group.size() == 1) return {};
+  return state_->start({&group, "reduce", bytes_of(tensor)}, bytes_to_root(CollectiveKind::reduce, tensor, group, root),
+                       [&](Group& g) { return g.reduce(tensor, root); });
+}
+
+Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root) {
+  return reduce_in_chunks(tensor, axes, root, {}, {});
+}
 
 // No message of this rank moves while `make` runs, so it must be short. It may run after the Work is destroyed, even
 // while an exception unwinds this rank, so it must own its data. On a GPU, `make` runs at once and enqueues its work on
 // the current stream, after `after`.
-Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make) {
+Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root, const Work& after,
+                            std::function<void()> make) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
@@ -164,10 +184,10 @@ Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Wo
     if (make) make();
     return {};
   }
-  return state_->start({&group, "reduce", bytes_of(tensor)}, group.position == root ? 0 : bytes_of(tensor),
-                       [&](Group& g) {
-                         return g.reduce(tensor, root, {after.pending_.get(), std::move(make)});
-                       });
+  const CollectiveKind kind = root_sum(tensor.is_cuda());
+  return state_->start(
+      {&group, name_of(kind).data(), bytes_of(tensor)}, bytes_to_root(kind, tensor, group, root),
+      [&](Group& g) { return g.reduce_in_chunks(tensor, root, {after.pending_.get(), std::move(make)}); });
 }
 
 Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by) {

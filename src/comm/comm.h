@@ -137,10 +137,14 @@ class Comm {
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Sums over the group at the root, in place. Other ranks send their tensor once; it does not change.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
+  /// The same sum with fewer bytes into the root: chunks go to their owners, and the sums of chunks to the root. It
+  /// also sends all chunks but its own. NCCL has no such operation: on a GPU it is a reduce.
+  Work reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// The same sum, started in the background once the operation `after` has completed and `make` has filled the tensor.
   /// `make` may run on any thread; it must be short, must not call Comm, and must own the data that it reads. The sum
   /// fails with an error of `after` or an exception from `make`.
-  Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make);
+  Work reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root, const Work& after,
+                        std::function<void()> make);
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
   /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 2), in order within a tag.

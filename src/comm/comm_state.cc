@@ -69,33 +69,27 @@ void CommState::close(bool unwinding) {
 // the run has failed instead.
 bool CommState::finish() {
   constexpr double kSlice_s = 0.1;  // after each slice it checks whether the run has failed
-  const auto late = [&](const std::string& what) {
-    watch->abort_and_end(
-        fmt::format("rank {}: at the end of the run, {} within {:g} s", rank, what, options_.timeout_s));
-    return false;
-  };
-  const auto drained = [&] {
-    const auto start = Clock::now();
-    while (!engine->drain(kSlice_s)) {
-      if (watch->failure()) return false;
-      if (seconds_since(start) > options_.timeout_s) return late("some operations without a wait() did not complete");
-    }
-    store_.set(fmt::format("drained/{}", rank), "");
-    for (int other = 0; other < mesh.size(); ++other) {
-      while (!store_.has(fmt::format("drained/{}", other))) {
-        if (watch->failure()) return false;
-        if (seconds_since(start) > options_.timeout_s) return late(fmt::format("rank {} did not reach its end", other));
-        engine->nudge();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto start = Clock::now();
+  RollCall drained = watch->roll_call(store_.under("drained"), options_.timeout_s);
+  drained.missed = "reach the end of the run";
+  drained.way_out = "look at the output of that rank";
+  try {
+    while (!watch->failure()) {
+      if (engine->drain(kSlice_s)) {
+        call_roll(drained);
+        return true;
+      }
+      if (seconds_since(start) > options_.timeout_s) {
+        watch->abort_and_end(fmt::format(
+            "rank {}: at the end of the run, some operations without a wait() did not complete within {:g} s", rank,
+            options_.timeout_s));
       }
     }
-    return true;
-  };
-  try {
-    return !watch->failure() && drained();
+  } catch (const MissingRanks& error) {
+    watch->abort_and_end(error.what());
   } catch (const CommError&) {  // the process that served the store is gone
-    return false;
   }
+  return false;
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {

@@ -77,7 +77,10 @@ class Group {
                                               std::span<const int64_t> input_counts) = 0;
   virtual std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) = 0;
   /// Sums over the group at the root, in place. The tensors of other members do not change.
-  virtual std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const StartAfter& after = {}) = 0;
+  virtual std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) = 0;
+  /// The same sum with fewer bytes into the root (collectives.h).
+  virtual std::unique_ptr<Pending> reduce_in_chunks(const at::Tensor& tensor, int root,
+                                                    const StartAfter& after = {}) = 0;
   /// Several messages at once; no message waits for another. Between two members, messages match by tag, in order
   /// within a tag. Both sides must give the same size and dtype. NCCL has no tags and runs exchanges one after another.
   /// There, both sides must post in the same order, and messages that go both ways at once must be in one exchange.

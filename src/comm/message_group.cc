@@ -77,13 +77,18 @@ class MessageGroup : public Group {
                  [&](Peers peers) { return orthant::broadcast(peers, memory_of(tensor), root); });
   }
 
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const StartAfter& after) override {
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
+    return start(MessageKind::reduce, {tensor},
+                 [&](Peers peers) { return orthant::reduce(peers, memory_of(tensor), root); });
+  }
+
+  std::unique_ptr<Pending> reduce_in_chunks(const at::Tensor& tensor, int root, const StartAfter& after) override {
     const auto body = [memory = memory_of(tensor), root, make = after.make](Peers peers) {
       if (make) make();
-      return orthant::reduce(peers, memory, root);
+      return orthant::reduce_in_chunks(peers, memory, root);
     };
     Job* predecessor = after.operation == nullptr ? nullptr : dynamic_cast<Underway&>(*after.operation).job();
-    return start(MessageKind::reduce, {tensor}, body, predecessor);
+    return start(MessageKind::reduce_in_chunks, {tensor}, body, predecessor);
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {

@@ -17,6 +17,7 @@ enum class MessageKind : uint32_t {
   all_to_all,
   broadcast,
   reduce,
+  reduce_in_chunks,
   barrier,
 };
 

@@ -10,9 +10,9 @@
 
 namespace orthant {
 
-/// All ranks call it together. `store` must be used by this Comm only. Each rank reads the entries of all P ranks: O(P)
-/// store requests and memory per rank. Throws ConfigError if UCX was requested and a rank has none, or if it does not
-/// start. Throws CommError if ranks do not arrive or cannot reach each other.
+/// All ranks call it together. `store` must be used by this Comm only. It costs each rank a constant number of store
+/// requests, and rank 0 one that returns P texts. Throws ConfigError if UCX was requested and a rank has none, or if it
+/// does not start. Throws CommError if ranks do not arrive or cannot reach each other.
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
                                     const CommOptions& options);
 

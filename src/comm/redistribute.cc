@@ -152,6 +152,7 @@ Started start(Comm& comm, const Collective& collective, const at::Tensor& local,
       return at_once(step.position == 0 ? local : at::zeros_like(local));
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:
+    case CollectiveKind::reduce_in_chunks:
     case CollectiveKind::shift:
       break;  // these change no layout, so no list of steps contains them
   }

@@ -1,9 +1,8 @@
 // Transport: tagged messages between the ranks of a run, in host memory. UCX and c10d's Gloo implement this small
 // interface. The collectives (collectives.h) use it, and an Engine advances it.
 //
-// Growth with P ranks: opening a transport reads the address of every rank, O(P) store requests and memory per rank.
-// UCX then opens one endpoint per peer in use. Gloo connects every pair of ranks at the start: P - 1 TCP connections
-// per rank.
+// Growth with P ranks: UCX opens an endpoint for each peer in use, and only then asks the store for its address. Gloo
+// connects every pair of ranks at the start: P - 1 TCP connections and O(P) store requests per rank.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +69,8 @@ struct TransportOptions {
   int world_size = 1;
   /// Every rank posts its address under this store, so each Comm needs its own.
   Store store;
-  /// Waits for a value that a rank posts there. Throws CommError if it does not arrive, or if the run has failed
-  /// meanwhile.
+  /// Waits for a value that a rank posts there, on any one thread at a time. Throws CommError if it does not arrive, or
+  /// if the run has failed meanwhile.
   std::function<std::string(const std::string& key, int rank)> wait_for_value;
   /// For each rank, whether it shares this rank's memory.
   std::vector<bool> local = {};

@@ -93,7 +93,8 @@ ucp_context_h loopback_context() {
 
 class UcxTransport : public Transport {
  public:
-  UcxTransport(const TransportOptions& options, MessageSink& sink) : sink_(sink), rank_(options.rank) {
+  UcxTransport(const TransportOptions& options, MessageSink& sink)
+      : sink_(sink), rank_(options.rank), wait_for_value_(options.wait_for_value) {
     ORTHANT_CHECK(options.world_size <= 1 << 16, options.world_size);
     // UCX listens on every network that it may use. Ranks of one machine need only the loopback, unless the user has
     // chosen a network.
@@ -111,7 +112,11 @@ class UcxTransport : public Transport {
       if (epoll_ctl(events_.fd, EPOLL_CTL_ADD, worker->event_fd(), &wanted) != 0)
         throw CommError(fmt::format("UCX failed while watching its events: {}", std::strerror(errno)));
     }
-    exchange_addresses(options);
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      peers_.push_back({.owner = this, .rank = rank, .local = options.local[static_cast<size_t>(rank)]});
+    }
+    options.store.set(fmt::format("ucx/{}/host", rank_), workers_.front()->address());
+    options.store.set(fmt::format("ucx/{}/network", rank_), workers_.back()->address());
   }
 
   std::string name() const override { return "ucx"; }
@@ -184,16 +189,6 @@ class UcxTransport : public Transport {
     message.ended = true;
   }
 
-  void exchange_addresses(const TransportOptions& options) {
-    options.store.set(fmt::format("ucx/{}/host", rank_), workers_.front()->address());
-    options.store.set(fmt::format("ucx/{}/network", rank_), workers_.back()->address());
-    for (int rank = 0; rank < options.world_size; ++rank) {
-      const bool local = options.local[static_cast<size_t>(rank)];
-      const std::string key = fmt::format("ucx/{}/{}", rank, local ? "host" : "network");
-      peers_.push_back({.owner = this, .rank = rank, .address = options.wait_for_value(key, rank), .local = local});
-    }
-  }
-
   Worker& worker_for(int rank) {
     return peers_[static_cast<size_t>(rank)].local ? *workers_.front() : *workers_.back();
   }
@@ -203,6 +198,9 @@ class UcxTransport : public Transport {
   ucp_ep_h endpoint(int rank) {
     Peer& peer = peers_[static_cast<size_t>(rank)];
     if (peer.endpoint != nullptr) return peer.endpoint;
+    if (peer.address.empty()) {
+      peer.address = wait_for_value_(fmt::format("ucx/{}/{}", rank, peer.local ? "host" : "network"), rank);
+    }
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -232,6 +230,7 @@ class UcxTransport : public Transport {
 
   MessageSink& sink_;
   const int rank_;
+  const std::function<std::string(const std::string& key, int rank)> wait_for_value_;
   // The first is for ranks of this host. A second exists if ranks of other hosts need another context.
   std::vector<std::unique_ptr<Worker>> workers_;
   Events events_;

@@ -66,7 +66,7 @@ void check_data(const Config& config) {
     }
   }
   const HeldOut& held_out = config.data.validation;
-  if (config.validation.freq > 0 && held_out.sets.empty() && held_out.share == 0) {
+  if (config.validation.freq > 0 && held_out.sets.empty() && held_out.fraction == 0) {
     refuse(config, "validation.freq",
            fmt::format("requires documents held out for validation, but {}", config.locate("data.validation")),
            {"data.validation"}, {0});

@@ -38,9 +38,9 @@ struct ModelConfig : Architecture {
 };
 
 /// Value of data.validation: the fraction of the documents to hold out, or sets of files. If files are given, they are
-/// used and `share` is 0. A list of files is a single set without a name.
+/// used and `fraction` is 0. A list of files is a single set without a name.
 struct HeldOut {
-  double share = 0.05;
+  double fraction = 0.05;
   std::vector<NamedFiles> sets;
   bool operator==(const HeldOut&) const = default;
 };

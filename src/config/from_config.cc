@@ -233,7 +233,10 @@ SequenceAttention attention_of(const Config& config, const Architecture& a, int6
           .heads = a.num_attention_heads,
           .key_heads = a.num_key_value_heads,
           .head_dim = a.head_dim,
-          .element_bytes = dtype_bytes(config.training.dtype)};
+          .element_bytes = dtype_bytes(config.training.dtype),
+          .causal = a.causal(),
+          .capped = a.attn_logit_softcapping > 0,
+          .on_gpu = config.run.device == "cuda"};
 }
 
 }  // namespace orthant

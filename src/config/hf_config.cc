@@ -357,6 +357,13 @@ Architecture llama_defaults() {
 HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   const Json object = parse_json(text, source);
   if (!object.is_object()) throw DataError(fmt::format("{}: expected a JSON object", source));
+  constexpr size_t kMostKeys = 4096;  // the time to find and write keys grows with the square
+  if (object.size() > kMostKeys) {
+    throw DataError(
+        fmt::format("{}: a config.json must have at most {} keys, and has {}; remove keys that are not the "
+                    "model's",
+                    source, kMostKeys, object.size()));
+  }
   Fields fields(object, source);
   const HfFamily& family = read_family(fields);
   refuse_unsupported(fields, family);

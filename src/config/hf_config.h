@@ -33,6 +33,9 @@ std::string generation_config_json(const HfConfig& config);
 /// Not supported: a model_type without a row in hf_family.cc; settings that its row excludes; quantized weights; rope
 /// types other than default, linear, llama3 and yarn; rope parameters or windows by layer type.
 HfConfig parse_hf_config(const std::string& text, const std::string& source);
+/// A warning that names the keys in other_keys that transformers does not write for these families, because they may
+/// change what the model computes; empty if there are none. `source` names the file.
+std::string unknown_keys_warning(const HfConfig& config, const std::string& source);
 /// `path` is the config.json, or the directory that contains it.
 HfConfig read_hf_config(const std::string& path);
 

@@ -1,8 +1,10 @@
 // Writes config.json and generation_config.json.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "config/hf_config.h"
 #include "config/hf_family.h"
 #include "config/table.h"
@@ -80,6 +82,83 @@ void put_token_ids(Json& object, const HfConfig& config) {
 }
 
 }  // namespace
+
+std::string unknown_keys_warning(const HfConfig& config, const std::string& source) {
+  // Keys that transformers 4 and 5 write for every model, or for one of these families, and that do not change logits.
+  static const std::set<std::string_view> harmless = {"_attn_implementation_autoset",
+                                                      "_name_or_path",
+                                                      "add_cross_attention",
+                                                      "attention_dropout",
+                                                      "attn_pdrop",
+                                                      "auto_map",
+                                                      "bad_words_ids",
+                                                      "begin_suppress_tokens",
+                                                      "chunk_size_feed_forward",
+                                                      "cross_attention_hidden_size",
+                                                      "decoder_start_token_id",
+                                                      "diversity_penalty",
+                                                      "do_sample",
+                                                      "early_stopping",
+                                                      "embd_pdrop",
+                                                      "encoder_no_repeat_ngram_size",
+                                                      "exponential_decay_length_penalty",
+                                                      "finetuning_task",
+                                                      "forced_bos_token_id",
+                                                      "forced_eos_token_id",
+                                                      "id2label",
+                                                      "is_decoder",
+                                                      "is_encoder_decoder",
+                                                      "label2id",
+                                                      "length_penalty",
+                                                      "max_length",
+                                                      "max_window_layers",
+                                                      "min_length",
+                                                      "no_repeat_ngram_size",
+                                                      "num_beam_groups",
+                                                      "num_beams",
+                                                      "num_return_sequences",
+                                                      "output_attentions",
+                                                      "output_hidden_states",
+                                                      "output_scores",
+                                                      "prefix",
+                                                      "pretraining_tp",
+                                                      "problem_type",
+                                                      "pruned_heads",
+                                                      "remove_invalid_values",
+                                                      "reorder_and_upcast_attn",
+                                                      "repetition_penalty",
+                                                      "return_dict",
+                                                      "return_dict_in_generate",
+                                                      "sep_token_id",
+                                                      "summary_activation",
+                                                      "summary_first_dropout",
+                                                      "summary_proj_to_labels",
+                                                      "summary_type",
+                                                      "summary_use_proj",
+                                                      "suppress_tokens",
+                                                      "task_specific_params",
+                                                      "temperature",
+                                                      "tf_legacy_loss",
+                                                      "tie_encoder_decoder",
+                                                      "tokenizer_class",
+                                                      "top_k",
+                                                      "top_p",
+                                                      "torchscript",
+                                                      "transformers_version",
+                                                      "typical_p",
+                                                      "use_bfloat16",
+                                                      "use_cache"};
+  std::vector<std::string> unknown;
+  const Json others = parse_json(config.other_keys, "HfConfig::other_keys");
+  for (const auto& [key, value] : others.items()) {
+    if (!value.is_null() && !harmless.contains(key)) unknown.push_back(key);
+  }
+  if (unknown.empty()) return "";
+  return fmt::format(
+      "{} has keys that Orthant does not read: {}; if one of them changes the computation of the model, the results "
+      "differ from those of transformers",
+      source, join(unknown, ", "));
+}
 
 std::string config_json(const HfConfig& config) {
   const Architecture& model = config.model;

@@ -100,7 +100,8 @@ constexpr HfFamily kFamilies[] = {
 bool expresses(const HfFamily& family, const Architecture& model) {
   if (family.norm.empty()) return true;
   // transformers selects the class by model_type, so it would read such a model as one without the feature.
-  if (!model.causal() || model.final_logit_softcapping > 0 || model.linformer_length > 0) return false;
+  const bool capped = model.attn_logit_softcapping > 0 || model.final_logit_softcapping > 0;
+  if (!model.causal() || capped || model.linformer_length > 0) return false;
   const bool has_key_heads = !family.spelling("num_key_value_heads").empty();
   if (!has_key_heads && model.num_key_value_heads != model.num_attention_heads) return false;
   const bool has_head_dim = !family.spelling("head_dim").empty();

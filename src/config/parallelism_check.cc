@@ -85,6 +85,11 @@ void check_attention(const Config& config, int64_t ring) {
   if (linformer && p.context_parallel_placement != "contiguous" && ring > 1) {
     refuse(config, kPlacement, fmt::format("must be \"contiguous\" with {}", config.locate(kAttention)), {kAttention});
   }
+  constexpr const char* kCap = "model.attn_logit_softcapping";
+  if (p.context_parallel_attention == "ring_self_attention" && config.model.attn_logit_softcapping > 0 && ring > 1) {
+    refuse(config, kAttention, fmt::format("must be \"ring_attention\" with {}", config.locate(kCap)),
+           {kAttention, kCap, kRingKey}, {0});
+  }
   if (p.context_parallel_reduction != "reduce_scatter" && p.context_parallel_attention != "ring_self_attention") {
     refuse(config, kReduction, fmt::format("requires ring_self_attention, but {}", config.locate(kAttention)),
            {kAttention});

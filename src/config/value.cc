@@ -15,6 +15,8 @@ template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <typename... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;  // clang needs this guide before version 17
 
 Field field_of(const Key& key, const Config& config) { return key.field(const_cast<Config&>(config)); }
 
@@ -144,18 +146,13 @@ std::optional<std::string> first_problem(const Items& items, Check check) {
 
 // A list of files, or a table with a list for each name.
 std::string held_out_text(const HeldOut& value) {
-  if (value.sets.empty()) return float_text(value.share);
+  if (value.sets.empty()) return float_text(value.fraction);
   if (value.sets[0].name.empty()) return list_text(value.sets[0].files, toml_quoted);
   std::vector<std::string> sets;
   for (const NamedFiles& set : value.sets) {
     sets.push_back(toml_quoted(set.name) + " = " + list_text(set.files, toml_quoted));
   }
   return "{" + join(sets, ", ") + "}";
-}
-
-// Names of sets become parts of names in metrics files.
-bool is_set_name(std::string_view name) {
-  return std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 }  // namespace
@@ -283,8 +280,8 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
                           return {};
                         },
                         [&](HeldOut* value) -> Problem {
-                          if (const auto share = to_float(word)) {
-                            *value = {*share, {}};
+                          if (const auto fraction = to_float(word)) {
+                            *value = {*fraction, {}};
                             return {};
                           }
                           if (trim(word).starts_with('{')) return set_held_out_from_table(*value, word);
@@ -310,7 +307,7 @@ std::optional<std::string> illegal(const Key& key, Config& config) {
                         [&](std::vector<double>* value) { return first_problem(*value, number); },
                         [&](std::array<int64_t, 3>* value) { return first_problem(*value, number); },
                         [&](HeldOut* value) -> Problem {
-                          if (auto problem = number(value->share)) return problem;
+                          if (auto problem = number(value->fraction)) return problem;
                           for (const NamedFiles& set : value->sets) {
                             if (!is_set_name(set.name)) {
                               return "must name its sets with letters, digits, '-', '_' and '.'";

@@ -85,7 +85,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
 
 std::vector<TextSection> AddedTokenFinder::find(std::string_view text) const {
   std::vector<TextSection> sections;
-  size_t end = 0;  // of the sections so far
+  size_t end = 0;                           // of the sections so far
+  size_t spaces_begin = 0, spaces_end = 0;  // of the spaces after a token that were found last
   const auto add_text = [&](size_t to) {
     if (to > end) sections.push_back({text.substr(end, to - end)});
   };
@@ -100,8 +101,14 @@ std::vector<TextSection> AddedTokenFinder::find(std::string_view text) const {
     size_t begin = at, stop = at + token.text.size();
     at = stop;
     if (token.whole_words && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(stop)))) continue;
-    if (token.takes_left_spaces) begin = std::max(end, begin - spaces_at_end(text.substr(0, begin)));
-    if (token.takes_right_spaces) stop += spaces_at_start(text.substr(stop));
+    if (token.takes_left_spaces)
+      begin = std::max(end, begin - spaces_at_end(text.substr(0, begin).substr(std::min(end, begin))));
+    if (token.takes_right_spaces) {
+      if (stop < spaces_begin || stop > spaces_end) {
+        spaces_begin = stop, spaces_end = stop + spaces_at_start(text.substr(stop));
+      }
+      stop = spaces_end;
+    }
     add_text(begin);
     sections.push_back({text.substr(begin, stop - begin), token.id});
     end = stop;

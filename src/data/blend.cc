@@ -8,13 +8,19 @@
 #include "base/errors.h"
 
 namespace orthant {
+namespace {
+
+// A source with a smaller weight, relative to the largest, gives no sample among the first 10^14 anyway.
+constexpr double kLeastWeight = 1e-15;
+
+}  // namespace
 
 Blend::Blend(std::vector<double> weights) : weights_(std::move(weights)) {
   ORTHANT_CHECK(!weights_.empty());
-  for (const double weight : weights_) {
-    ORTHANT_CHECK(weight > 0 && std::isfinite(weight), weight);
-    total_ += weight;
-  }
+  for (const double weight : weights_) ORTHANT_CHECK(weight > 0 && std::isfinite(weight), weight);
+  // Only ratios matter, and a power of two keeps them exactly. With the largest from 1 to 2, no time below is infinite.
+  const int exponent = std::ilogb(std::ranges::max(weights_));
+  for (double& weight : weights_) total_ += weight = std::max(std::ldexp(weight, -exponent), kLeastWeight);
 }
 
 double Blend::time(size_t source, int64_t number) const {

@@ -1,4 +1,4 @@
-// Samples of conversations, of which a model learns only the answers.
+// Samples of conversations, of which only the answers carry loss.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ enum class ConversationsPerSample { kOne, kSeveral };
 
 /// Each sample holds complete conversations; one with more than seq_len tokens is cut there. Several are packed by
 /// best-fit decreasing: from long to short, each goes to the sample with the least room in which it fits. The label of
-/// a token is the next token of the same conversation if the model learns that one, else kIgnoredLabel.
+/// a token is the next token of the same conversation if that one carries loss, else kIgnoredLabel. A conversation
+/// without a label in its first seq_len tokens is left out.
 class ChatSamples : public SampleSource {
  public:
-  /// `learned`: for each token of `tokens`, 1 if the model learns it, else 0. Throws ConfigError if there is nothing to
-  /// learn in the first seq_len tokens of the conversations; `key` is the key that names them.
-  ChatSamples(IndexedDataset tokens, IndexedDataset learned, std::span<const int64_t> documents, int64_t seq_len,
+  /// `loss_mask`: for each token of `tokens`, 1 if it carries loss, else 0. Throws ConfigError if all conversations are
+  /// left out; `key` is the key that names them.
+  ChatSamples(IndexedDataset tokens, IndexedDataset loss_mask, std::span<const int64_t> documents, int64_t seq_len,
               ConversationsPerSample per_sample, const std::string& key);
 
   int64_t num_samples() const override { return static_cast<int64_t>(samples_.size()); }
@@ -37,9 +38,9 @@ class ChatSamples : public SampleSource {
   };
 
   int64_t kept_tokens(int64_t document) const;
-  std::vector<int32_t> learned(int64_t document) const;
+  std::vector<int32_t> flags_of(int64_t document) const;  // of the kept tokens
 
-  IndexedDataset tokens_, learned_;
+  IndexedDataset tokens_, loss_mask_;
   int64_t seq_len_;
   int64_t num_tokens_ = 0;
   std::vector<Sample> samples_;

@@ -1,5 +1,6 @@
 #include "data/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +8,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "data/program.h"
 
@@ -16,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;  // templates may print objects, in the order of their members
 
-// Reads a line with the template, then one with each conversation; writes a line for each conversation. Offsets are in
+// Reads a line with the templates, then one with each conversation; writes a line for each conversation. Offsets are in
 // bytes of UTF-8. The sandbox and its options are those with which templates of transformers are written.
 constexpr const char* kRenderer = R"py(
 import sys
@@ -28,15 +30,18 @@ try:
 except ImportError:
     sys.exit("jinja2 is not installed")
 
-BEGIN, END = "\ue000\ue001begin\ue001", "\ue000\ue001end\ue001"  # private characters mark learned text
+BEGIN, END = "\ue000\ue001begin\ue001", "\ue000\ue001end\ue001"  # private characters
+MOST_CHARACTERS = 64 << 20
+marks = {"begin": "", "end": ""}  # the texts around a generation block
 
 class Generation(jinja2.ext.Extension):
     tags = {"generation"}
     def parse(self, parser):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        mark = lambda text: jinja2.nodes.Output([jinja2.nodes.TemplateData(text)], lineno=line)
-        return [mark(BEGIN), *body, mark(END)]
+        return jinja2.nodes.CallBlock(self.call_method("write"), [], [], body).set_lineno(line)
+    def write(self, caller):
+        return marks["begin"] + caller() + marks["end"]
 
 def fail(message):
     raise jinja2.exceptions.TemplateError(message)
@@ -49,51 +54,73 @@ environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
 environment.filters["tojson"] = to_json
 environment.globals["raise_exception"] = fail
+compiled = {}
 size = lambda text: len(text.encode("utf-8"))
 
-def write(messages, tools, prompt):
-    return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt,
-                           **job["special_tokens"])
+def normal(message):
+    # As in transformers: a key whose value is null is missing, and reasoning has several names.
+    message = {key: value for key, value in message.items() if value is not None}
+    for key in ("reasoning_content", "thinking", "reasoning"):
+        if key in message:
+            return {"thinking": message[key], **message, "reasoning_content": message[key]}
+    return message
 
-def marked(text, first, messages):
+def write(messages, tools, prompt=False):
+    name = "tool_use" if tools is not None and "tool_use" in job["templates"] else "default"
+    if name not in compiled:
+        compiled[name] = environment.from_string(job["templates"][name])
+    text = compiled[name].render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt,
+                                 **job["special_tokens"])
+    if len(text) > MOST_CHARACTERS:
+        fail(f"it writes {len(text)} characters, more than {MOST_CHARACTERS}")
+    return text
+
+def write_marked(messages, tools):
+    marks.update(begin=BEGIN, end=END)
+    try:
+        return write(messages, tools)
+    finally:
+        marks.update(begin="", end="")
+
+def marked_ranges(marked, text, messages, first):
     out, ranges = "", []
-    for part in text.split(BEGIN):
-        learned, end, rest = part.partition(END)
+    for part in marked.split(BEGIN):
+        inside, end, rest = part.partition(END)
         if end:
-            ranges.append([size(out), size(out + learned)])
-        out += learned + rest
+            ranges.append([size(out), size(out + inside)])
+        out += inside + rest
+    if out != text:
+        fail("its generation blocks stand inside a filter or another expression, which changes their text")
+    if first == 0:
+        return ranges
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if len(ranges) != len(turns):
-        fail(f"it marks {len(ranges)} texts with generation, but the conversation has {len(turns)} assistant turns")
-    return out, [range_ for i, range_ in zip(turns, ranges) if i >= first]
+        fail(f"it has {len(ranges)} generation blocks, but the conversation has {len(turns)} messages of the assistant")
+    return [one for i, one in zip(turns, ranges) if i >= first]
 
-def after_prompts(text, first, messages, tools):
+def ranges_after_prompts(text, messages, tools, first):
     ranges = []
     for i, message in enumerate(messages):
         if message["role"] != "assistant" or i < first:
             continue
-        before, after = write(messages[:i], tools, True), write(messages[:i + 1], tools, False)
+        before, after = write(messages[:i], tools, True), write(messages[:i + 1], tools)
         if not after.startswith(before):
-            fail(f"the text of message {i} (from 0) does not follow the generation prompt before it; mark what the "
-                 "model learns with {% generation %} and {% endgeneration %}")
+            fail(f"the text of message {i} (from 0) does not follow the generation prompt before it; write the answers "
+                 "between {% generation %} and {% endgeneration %}")
         if not text.startswith(after):
             fail(f"the text up to message {i} (from 0) changes with later messages; split the conversation before it, "
-                 "or mark what the model learns with {% generation %} and {% endgeneration %}")
+                 "or write the answers between {% generation %} and {% endgeneration %}")
         ranges.append([size(before), size(after)])
-    return text, ranges
+    return ranges
 
-template = None
 for line in sys.stdin:
     one = json.loads(line)
-    # As in transformers, a key whose value is null is a key that is missing.
-    one["messages"] = [{key: value for key, value in message.items() if value is not None}
-                       for message in one["messages"]]
+    messages, tools, first = [normal(message) for message in one["messages"]], one["tools"], one["first"]
     try:
-        template = template or environment.from_string(job["template"])
-        text = write(one["messages"], one["tools"], False)
-        text, ranges = (marked(text, one["first"], one["messages"]) if BEGIN in text
-                        else after_prompts(text, one["first"], one["messages"], one["tools"]))
-        answer = {"text": text, "learned": ranges}
+        text, marked = write(messages, tools), write_marked(messages, tools)
+        ranges = (marked_ranges(marked, text, messages, first) if marked != text
+                  else ranges_after_prompts(text, messages, tools, first))
+        answer = {"text": text, "ranges": ranges}
     except Exception as error:
         where = getattr(error, "lineno", None)
         answer = {"error": (f"line {where}: " if where else "") + (str(error) or type(error).__name__)}
@@ -115,19 +142,21 @@ OrderedJson special_tokens(const OrderedJson& config) {
   return tokens;
 }
 
-// A text, or of a list of named templates the one named "default".
-std::string template_of(const OrderedJson& config, const std::string& source) {
+// The templates by name. A single one is "default".
+OrderedJson templates_of(const OrderedJson& config, const std::string& source) {
   const auto found = config.find("chat_template");
-  if (found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return *found;
+  if (found == config.end() || found->is_null()) return OrderedJson::object();
+  OrderedJson templates = OrderedJson::object();
+  if (found->is_string()) templates["default"] = *found;
+  if (found->is_object()) templates = *found;
   if (found->is_array()) {
     for (const OrderedJson& one : *found) {
-      if (one.is_object() && one.value("name", "") == "default" && one.contains("template")) {
-        return token_text(one["template"]);
-      }
+      if (one.is_object() && one.contains("template")) templates[one.value("name", "")] = one["template"];
     }
   }
-  throw DataError(source + ": \"chat_template\" must be a text, or a list of templates with one named \"default\"");
+  const auto is_text = [](const OrderedJson& text) { return text.is_string(); };
+  if (templates.contains("default") && std::ranges::all_of(templates, is_text)) return templates;
+  throw DataError(source + ": \"chat_template\" must be a text, or several texts, of which one is named \"default\"");
 }
 
 bool is_list_of_messages(const OrderedJson& value) {
@@ -142,44 +171,49 @@ bool is_list_of_messages(const OrderedJson& value) {
 
 ChatTemplate::ChatTemplate(const std::string& file, const std::string& tokenizer) {
   const fs::path folder = fs::path(tokenizer).parent_path();
-  const fs::path config_file = folder / "tokenizer_config.json";
-  OrderedJson config = OrderedJson::object();
-  if (fs::is_regular_file(tokenizer) && fs::is_regular_file(config_file)) {
+  const bool has_folder = fs::is_regular_file(tokenizer);
+  const fs::path config_file = folder / "tokenizer_config.json", beside = folder / "chat_template.jinja";
+  OrderedJson config = OrderedJson::object(), templates = OrderedJson::object();
+  if (has_folder && fs::is_regular_file(config_file)) {
     config = parse_json(read_file(config_file.string()), config_file.string(), LargeIntegers::kToFloat);
     if (!config.is_object()) throw DataError(config_file.string() + " must hold a JSON object");
   }
-  special_tokens_ = special_tokens(config).dump();
-  if (!file.empty()) {
-    file_ = file;
-    template_ = read_file(file);
-  } else if (fs::is_regular_file(tokenizer) && fs::is_regular_file(folder / "chat_template.jinja")) {
-    file_ = (folder / "chat_template.jinja").string();
-    template_ = read_file(file_);
+  if (!file.empty() && !fs::is_regular_file(file)) {
+    throw ConfigError(fmt::format("data.chat_template = \"{}\" must name a file with a Jinja template", file));
+  }
+  if (!file.empty() || (has_folder && fs::is_regular_file(beside))) {
+    file_ = file.empty() ? beside.string() : file;
+    templates["default"] = read_file(file_);
   } else {
-    template_ = template_of(config, config_file.string());
-    if (!template_.empty()) file_ = config_file.string();
+    templates = templates_of(config, config_file.string());
+    if (!templates.empty()) file_ = config_file.string();
+  }
+  try {
+    templates_ = templates.dump();
+    special_tokens_ = special_tokens(config).dump();
+  } catch (const OrderedJson::type_error&) {
+    throw DataError(file_ + " must be UTF-8 text");
   }
 }
 
 std::vector<ChatText> ChatTemplate::render(const std::vector<Conversation>& conversations) const {
   std::vector<ChatText> texts(conversations.size());
   std::vector<size_t> with_messages;
-  std::string input =
-      OrderedJson({{"template", template_}, {"special_tokens", OrderedJson::parse(special_tokens_)}}).dump() + "\n";
+  std::string input = fmt::format(R"({{"templates": {}, "special_tokens": {}}})", templates_, special_tokens_) + "\n";
   for (size_t i = 0; i < conversations.size(); ++i) {
     const Conversation& one = conversations[i];
     if (one.messages.empty()) {
       const size_t begin = one.prompt.size();
-      texts[i] = {.text = one.prompt + one.completion, .learned = {{begin, begin + one.completion.size()}}};
+      texts[i] = {.text = one.prompt + one.completion, .loss_ranges = {{begin, begin + one.completion.size()}}};
       continue;
     }
     if (file_.empty()) {
       throw DataError(one.source +
-                      " holds messages, which need a chat template, but there is none beside "
-                      "data.tokenizer; name a file in data.chat_template");
+                      " holds messages, which need a chat template, but the folder of data.tokenizer has none; name a "
+                      "file in data.chat_template");
     }
     input += fmt::format(R"({{"messages": {}, "tools": {}, "first": {}}})", one.messages,
-                         one.tools.empty() ? "null" : one.tools, one.first_learned) +
+                         one.tools.empty() ? "null" : one.tools, one.first_loss_message) +
              "\n";
     with_messages.push_back(i);
   }
@@ -192,20 +226,26 @@ std::vector<ChatText> ChatTemplate::render(const std::vector<Conversation>& conv
   }
   for (size_t k = 0; k < with_messages.size(); ++k) {
     const size_t i = with_messages[k];
-    const OrderedJson answer = OrderedJson::parse(answers[k]);
+    const OrderedJson answer = OrderedJson::parse(answers[k], nullptr, false);
+    if (answer.is_discarded()) {
+      throw ConfigError(fmt::format("python3 prints other text than the renderer of {}: {}", file_,
+                                    escape_for_terminal(answers[k], 80)));
+    }
     if (answer.contains("error")) {
       throw DataError(fmt::format("{}: the chat template {} fails for it: {}", conversations[i].source, file_,
                                   answer["error"].get<std::string>()));
     }
-    texts[i] = {.text = answer["text"], .learned = answer["learned"], .is_complete = true};
+    texts[i] = {.text = answer["text"], .loss_ranges = answer["ranges"], .has_special_tokens = true};
   }
   return texts;
 }
 
+std::string ChatTemplate::text() const { return OrderedJson::parse(templates_).value("default", ""); }
+
 uint64_t ChatTemplate::fingerprint() const {
   Hasher hasher;
   hasher.add_field(xxh3(kRenderer));
-  hasher.add_field(xxh3(template_));
+  hasher.add_field(xxh3(templates_));
   hasher.add_field(xxh3(special_tokens_));
   return hasher.digest();
 }
@@ -220,7 +260,7 @@ Conversation read_conversation(std::string_view line, const std::string& source)
     const OrderedJson &prompt = object["prompt"], &completion = object["completion"];
     if (prompt.is_string() && completion.is_string()) {
       conversation.prompt = prompt, conversation.completion = completion;
-      if (conversation.completion.empty()) refuse("has an empty completion, so there is nothing to learn");
+      if (conversation.completion.empty()) refuse("has an empty completion, so no token of it carries loss");
       return conversation;
     }
     if (!is_list_of_messages(prompt) || !is_list_of_messages(completion)) {
@@ -229,7 +269,7 @@ Conversation read_conversation(std::string_view line, const std::string& source)
     OrderedJson messages = prompt;
     messages.insert(messages.end(), completion.begin(), completion.end());
     conversation.messages = messages.dump();
-    conversation.first_learned = static_cast<int64_t>(prompt.size());
+    conversation.first_loss_message = static_cast<int64_t>(prompt.size());
   } else if (object.contains("messages")) {
     if (!is_list_of_messages(object["messages"])) {
       refuse("must have a list of messages with a \"role\" each as \"messages\"");
@@ -239,10 +279,10 @@ Conversation read_conversation(std::string_view line, const std::string& source)
     refuse("must have the key \"messages\", or \"prompt\" and \"completion\", because data.format = \"chat\"");
   }
   const OrderedJson messages = OrderedJson::parse(conversation.messages);
-  for (size_t i = static_cast<size_t>(conversation.first_learned); i < messages.size(); ++i) {
+  for (size_t i = static_cast<size_t>(conversation.first_loss_message); i < messages.size(); ++i) {
     if (messages[i]["role"] == "assistant") return conversation;
   }
-  throw DataError(source + " has no message of the assistant, so there is nothing to learn; remove the line");
+  throw DataError(source + " has no message of the assistant, so no token of it carries loss; remove the line");
 }
 
 }  // namespace orthant

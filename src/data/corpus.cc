@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kCutting = 2;      // part of the cache key: increase it whenever documents are split differently
+constexpr uint64_t kTokensVersion = 2;  // part of the cache key: increase it whenever documents get other tokens
 
 std::vector<std::string> glob_matches(const std::string& pattern) {
   glob_t found = {};
@@ -75,34 +75,35 @@ uint64_t fingerprint_of(std::span<const TextFile> files) {
 // Opens the datasets of these files from the work folder. Tokenizes the files if one is missing or damaged there.
 Documents open_text(std::span<const TextFile> files, const CorpusRequest& request, const Tokenizer& tokenizer,
                     const TextProgress& progress, bool& from_cache) {
+  FileReadings& readings = *request.readings;
   const bool is_chat = request.format.documents == DocumentFormat::kChat;
   Hasher hasher;
-  hasher.add_field(kCutting);
+  hasher.add_field(kTokensVersion);
   hasher.add_field(tokenizer.fingerprint());
   if (is_chat) hasher.add_field(request.chat_template->fingerprint());
   add_texts(hasher, files);
   const std::string prefix = (fs::path(request.work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
-  const std::string learned_prefix = prefix + "-learned";
+  const std::string mask_prefix = prefix + "-loss-mask";
   std::vector<std::string> kept = {prefix + ".bin", prefix + ".idx"};
-  if (is_chat) kept.insert(kept.end(), {learned_prefix + ".bin", learned_prefix + ".idx"});
+  if (is_chat) kept.insert(kept.end(), {mask_prefix + ".bin", mask_prefix + ".idx"});
   const auto open = [&] {
     Documents documents{
-        .name = {}, .tokens = IndexedDataset::open(prefix, tokenizer.vocab_size()), .learned = {}, .chosen = {}};
-    if (is_chat) documents.learned = IndexedDataset::open(learned_prefix, 2);
+        .name = {}, .tokens = IndexedDataset::open(prefix, tokenizer.vocab_size()), .loss_mask = {}, .chosen = {}};
+    if (is_chat) documents.loss_mask = IndexedDataset::open(mask_prefix, 2);
     return documents;
   };
   // No lock is needed to read a complete dataset, so ranks need not wait for each other.
-  if (checksums_match(kept)) return open();
+  if (checksums_match(kept, readings)) return open();
   const FolderLock lock(request.work_dir);
-  if (checksums_match(kept)) return open();  // another process made it while this one waited for the lock
-  report_damaged(kept);
+  if (checksums_match(kept, readings)) return open();  // another process made it while this one waited for the lock
+  report_damaged(kept, readings);
   remove_checksums(kept);
   from_cache = false;
   IndexedDatasetWriter writer(prefix, tokenizer.vocab_size());
   if (is_chat) {
-    IndexedDatasetWriter learned(learned_prefix, 2);
-    tokenize_chat(files, *request.chat_template, tokenizer, writer, learned, progress);
-    learned.finish();
+    IndexedDatasetWriter loss_mask(mask_prefix, 2);
+    tokenize_chat(files, *request.chat_template, tokenizer, writer, loss_mask, progress);
+    loss_mask.finish();
   } else {
     tokenize_text(files, tokenizer, writer, progress);
   }
@@ -112,7 +113,7 @@ Documents open_text(std::span<const TextFile> files, const CorpusRequest& reques
     throw ConfigError(fmt::format("there is no text in {}, only blank lines", join(paths, ", ")));
   }
   writer.finish();
-  write_checksums(kept);
+  write_checksums(kept, readings);
   return open();
 }
 
@@ -120,13 +121,13 @@ Documents open_text(std::span<const TextFile> files, const CorpusRequest& reques
 Documents open_paths(const std::vector<std::string>& paths, const std::string& key, const CorpusRequest& request,
                      const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache,
                      std::vector<TextFile>& texts) {
-  Documents documents{.name = {}, .tokens = {}, .learned = {}, .chosen = {}};
+  Documents documents{.name = {}, .tokens = {}, .loss_mask = {}, .chosen = {}};
   if (paths.size() == 1 && is_indexed_prefix(paths[0])) {
     fs::path prefix = paths[0];
     if (prefix.extension() == ".idx" || prefix.extension() == ".bin") prefix.replace_extension();
     documents.tokens = IndexedDataset::open(prefix.string(), tokenizer.vocab_size());
   } else {
-    const std::vector<TextFile> files = scan_texts(expand_paths(paths, key), request.format);
+    const std::vector<TextFile> files = scan_texts(expand_paths(paths, key), request.format, request.readings);
     documents = open_text(files, request, tokenizer, progress, from_cache);
     texts.insert(texts.end(), files.begin(), files.end());
   }
@@ -156,6 +157,31 @@ std::vector<std::string> text_files_of(std::span<const std::string> paths) {
   std::vector<std::string> texts;
   std::ranges::remove_copy_if(paths, std::back_inserter(texts), is_indexed_prefix);
   return texts.empty() ? texts : expand_paths(texts);
+}
+
+void check_prefixes(std::span<const std::string> paths, const std::string& format, bool is_blend,
+                    const std::string& key) {
+  for (const std::string& path : paths) {
+    const bool is_prefix = is_indexed_prefix(path);
+    if (!is_prefix && format == "megatron") {
+      throw ConfigError(fmt::format(
+          "{} must be a PREFIX of PREFIX.bin and PREFIX.idx, because data.format = \"megatron\", and there is no "
+          "{}.idx (seen from {}); name one (orthant tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
+          key, path, fs::current_path().string()));
+    }
+    if (is_prefix && (format == "jsonl" || format == "chat")) {
+      throw ConfigError(fmt::format(
+          "{} must name files of JSON objects, because data.format = \"{}\", and {} is a Megatron PREFIX; {}", key,
+          format, path, format == "chat" ? "name JSONL files" : "set data.format to \"megatron\""));
+    }
+    if (is_prefix && paths.size() > 1 && !is_blend) {
+      throw ConfigError(fmt::format(
+          "{} names the Megatron PREFIX {} among {} paths, but a PREFIX must be the only path of a dataset; {}", key,
+          path, paths.size(),
+          key.starts_with("data.validation") ? "give each PREFIX a name of its own in the table [data.validation]"
+                                             : "give each path a weight in data.weights, which makes it a blend"));
+    }
+  }
 }
 
 std::vector<std::string> expand_paths(std::span<const std::string> paths, const std::string& key) {
@@ -202,7 +228,10 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double fraction, 
   return documents;
 }
 
-Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress) {
+Corpus open_corpus(const CorpusRequest& given, const Tokenizer& tokenizer, const TextProgress& progress) {
+  FileReadings own;
+  CorpusRequest request = given;
+  if (request.readings == nullptr) request.readings = &own;
   Corpus corpus;
   corpus.from_cache = true;
   std::vector<TextFile> texts, validation_texts;
@@ -217,8 +246,11 @@ Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, con
     corpus.validation.back().name = set.name;
   }
   if (!request.validation_sets.empty()) return corpus;
-  for (Documents& documents : corpus.training) {
+  const std::vector<std::string> names = request.is_blend ? set_names_of(request.paths) : std::vector<std::string>{""};
+  for (size_t i = 0; i < corpus.training.size(); ++i) {
+    Documents& documents = corpus.training[i];
     Documents held_out = documents;
+    held_out.name = names[i];
     held_out.chosen = held_out_documents(documents.tokens.num_documents(), request.validation_fraction, request.seed);
     documents.chosen.clear();
     std::ranges::set_difference(std::views::iota(int64_t{0}, documents.tokens.num_documents()), held_out.chosen,

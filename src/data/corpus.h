@@ -10,6 +10,7 @@
 
 #include "base/named_files.h"
 #include "data/chat_template.h"
+#include "data/file_readings.h"
 #include "data/indexed_dataset.h"
 #include "data/text_file.h"
 #include "data/tokenize_text.h"
@@ -27,13 +28,14 @@ struct CorpusRequest {
   std::vector<NamedFiles> validation_sets;      ///< data.validation as files; if given, the fraction is ignored
   uint64_t seed = 0;                            ///< training.seed: chooses the held-out documents
   std::string work_dir;                         ///< folder of cached tokenized files
+  FileReadings* readings = nullptr;             ///< results of reading whole files, which open_corpus() extends
 };
 
 /// Chosen documents of a dataset, ascending.
 struct Documents {
-  std::string name;  ///< the entry of data.path in a blend, or of a validation set; empty if there is only one
+  std::string name;  ///< for training in a blend, the entry of data.path; of validation, the set; empty if only one
   IndexedDataset tokens;
-  std::optional<IndexedDataset> learned;  ///< of conversations: for each token, 1 if the model learns it, else 0
+  std::optional<IndexedDataset> loss_mask;  ///< of conversations: for each token, 1 if it carries loss, else 0
   std::vector<int64_t> chosen;
 };
 
@@ -53,6 +55,11 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
 bool is_indexed_prefix(const std::string& path);
 /// expand_paths() of the paths that are no Megatron PREFIX.
 std::vector<std::string> text_files_of(std::span<const std::string> paths);
+
+/// Throws ConfigError if a Megatron PREFIX is not alone or in a blend, or if the paths do not fit `format`, which is
+/// the value of data.format. `key` names the list of paths in messages.
+void check_prefixes(std::span<const std::string> paths, const std::string& format, bool is_blend,
+                    const std::string& key);
 
 /// Hash of the decompressed text of the files that data.path names, in their order; it needs no tokenizer. Empty if
 /// a path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.

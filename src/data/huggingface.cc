@@ -82,11 +82,13 @@ std::string byte_tokenizer_json() {
 
 bool is_plain_bpe(const SentencePieceModel& model) {
   constexpr int32_t kBpe = 2;
+  constexpr size_t kLongestPiece = 128;  // bytes; the merges of a piece take memory that grows with the square
   const auto bytes = std::ranges::count(model.pieces, Type::kByte, &SentencePieceModel::Piece::type);
   return model.kind == kBpe && bytes == 256 && !model.has_normalization && !model.add_dummy_prefix &&
          !model.remove_extra_whitespaces && model.escape_whitespaces &&
          std::ranges::all_of(model.pieces, [](const SentencePieceModel::Piece& piece) {
-           return piece.type != Type::kUser && piece.type != Type::kUnused && is_utf8(piece.text);
+           return piece.type != Type::kUser && piece.type != Type::kUnused && is_utf8(piece.text) &&
+                  piece.text.size() <= kLongestPiece;
          });
 }
 

@@ -16,7 +16,8 @@ std::string byte_tokenizer_json();
 /// with two exceptions that its text cannot express: U+2581 counts as a space, and the spelled-out end-of-text piece
 /// becomes its id.
 std::string bpe_tokenizer_json(const SentencePieceModel& model, int32_t end_of_text);
-/// True for a model of byte-pair pieces and all 256 bytes that replaces no characters and adds or drops no spaces.
+/// True for a model of byte-pair pieces of at most 128 bytes and all 256 bytes that replaces no characters and adds or
+/// drops no spaces.
 bool is_plain_bpe(const SentencePieceModel& model);
 
 /// Writes tokenizer.json and tokenizer_config.json; the latter tells AutoTokenizer how to load the former and to add no

@@ -115,7 +115,10 @@ int32_t id_member(const Json& id, const std::string& source) {
   return id.get<int32_t>();
 }
 
-// Appends the ids of tokens that a "post_processor" puts before a text.
+constexpr size_t kMostBeginTokens = 1024;
+
+// Appends the ids of tokens that a "post_processor" puts before a text. A template may name the same list of ids often,
+// so that their number is not bounded by the size of the file.
 void append_begin_tokens(const Json& json, const std::string& source, std::vector<int32_t>& tokens) {
   if (json.is_null()) return;
   const std::string type = text_or(json, "type", "", source);
@@ -131,7 +134,14 @@ void append_begin_tokens(const Json& json, const std::string& source, std::vecto
       if (token == nullptr) return;  // the text
       const Json& known = member(json, "special_tokens", source);
       const Json& entry = member(known, text_or(*token, "id", "", source).c_str(), source);
-      for (const Json& id : member(entry, "ids", source)) tokens.push_back(id_member(id, source));
+      for (const Json& id : member(entry, "ids", source)) {
+        if (tokens.size() >= kMostBeginTokens) {
+          throw DataError(
+              fmt::format("{}: post_processor must put at most {} tokens before a text; remove some of them", source,
+                          kMostBeginTokens));
+        }
+        tokens.push_back(id_member(id, source));
+      }
     }
   } else if (type != "ByteLevel") {
     throw DataError(

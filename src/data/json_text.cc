@@ -76,6 +76,11 @@ class TextOfKey final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 std::string read_json_text(std::string_view line, const std::string& key, const std::string& source) {
+  // The parser takes a zero byte for the end of its input, and would ignore the text after it.
+  if (const size_t zero = line.find('\0'); zero != std::string_view::npos) {
+    throw DataError(
+        fmt::format("{} must not contain a zero byte, and does at offset {}; repair or remove the line", source, zero));
+  }
   TextOfKey reader(key, source);
   Json::sax_parse(line.begin(), line.end(), &reader);
   return reader.take();

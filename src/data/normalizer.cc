@@ -72,11 +72,13 @@ std::string compose_valid_parts(std::string text, Form form) {
   return result;
 }
 
-std::string replace_all(const std::string& text, const Pattern& pattern, const std::string& by) {
+std::string replace_all(const std::string& text, const Pattern& pattern, const std::string& by,
+                        const GrowthLimit& limit) {
   std::string result;
   size_t end = 0;
   for (const TextRange& match : pattern.find_all(text)) {
     result.append(text, end, match.begin - end) += by;
+    limit.require(result.size());
     end = match.end;
   }
   return result.append(text, end);
@@ -94,8 +96,9 @@ std::string strip(const std::string& text, bool left, bool right) {
 
 }  // namespace
 
-Normalizer::Normalizer(const Json& json, const std::string& source) {
+Normalizer::Normalizer(const Json& json, const std::string& source) : source_(source) {
   if (!json.is_null()) add(json, source);
+  require_few_steps(steps_.size(), "normalizer", source_);
 }
 
 void Normalizer::add(const Json& json, const std::string& source) {
@@ -106,27 +109,29 @@ void Normalizer::add(const Json& json, const std::string& source) {
                                                                    {"NFKD", {.is_compatible = true}}};
   const auto form = std::ranges::find(kForms, type, &std::pair<std::string, Form>::first);
   if (form != kForms.end()) {
-    steps_.emplace_back([how = form->second](std::string text) { return compose_valid_parts(std::move(text), how); });
+    steps_.emplace_back([how = form->second](std::string text, const GrowthLimit&) {
+      return compose_valid_parts(std::move(text), how);
+    });
   } else if (type == "Sequence") {
     const Json& steps = member(json, "normalizers", source);
     for (const Json& step : steps) add(step, source);
   } else if (type == "Replace") {
-    steps_.emplace_back([pattern = pattern_member(json, source), by = text_or(json, "content", "", source)](
-                            const std::string& text) { return replace_all(text, pattern, by); });
+    steps_.emplace_back(
+        [pattern = pattern_member(json, source), by = text_or(json, "content", "", source)](
+            const std::string& text, const GrowthLimit& limit) { return replace_all(text, pattern, by, limit); });
   } else if (type == "Prepend") {
-    steps_.emplace_back([before = text_or(json, "prepend", "", source)](std::string text) {
+    steps_.emplace_back([before = text_or(json, "prepend", "", source)](std::string text, const GrowthLimit&) {
       return text.empty() ? text : before + text;
     });
   } else if (type == "Strip") {
     const bool left = bool_or(json, "strip_left", true, source), right = bool_or(json, "strip_right", true, source);
-    steps_.emplace_back([=](const std::string& text) { return strip(text, left, right); });
+    steps_.emplace_back([=](const std::string& text, const GrowthLimit&) { return strip(text, left, right); });
   } else if (type == "Precompiled") {
     const std::optional<std::string> bytes = decode_base64(text_or(json, "precompiled_charsmap", "", source));
     if (!bytes) throw DataError(fmt::format("{}: precompiled_charsmap is not base64", source));
     if (bytes->empty()) return;
-    steps_.emplace_back([table = std::make_shared<ReplacementTable>(*bytes, source)](const std::string& text) {
-      return table->replace(text);
-    });
+    steps_.emplace_back([table = std::make_shared<ReplacementTable>(*bytes, source)](
+                            const std::string& text, const GrowthLimit& limit) { return table->replace(text, limit); });
   } else {
     throw DataError(fmt::format(
         "{}: the normalizer \"{}\" is not supported; Orthant reads Sequence, NFC, NFD, NFKC, NFKD, Replace, "
@@ -136,8 +141,12 @@ void Normalizer::add(const Json& json, const std::string& source) {
 }
 
 std::string Normalizer::apply(std::string_view text) const {
+  const GrowthLimit limit(text.size(), "normalizer", source_);
   std::string result(text);
-  for (const Step& step : steps_) result = step(std::move(result));
+  for (const Step& step : steps_) {
+    result = step(std::move(result), limit);
+    limit.require(result.size());
+  }
   return result;
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/growth_limit.h"
+
 namespace orthant {
 
 class Normalizer {
@@ -15,12 +17,14 @@ class Normalizer {
   Normalizer(const nlohmann::json& json, const std::string& source);
 
   bool changes_text() const { return !steps_.empty(); }
-  /// Bytes that are not valid UTF-8 stay as they are.
+  /// Bytes that are not valid UTF-8 stay as they are. Throws DataError if the result is too long, by GrowthLimit.
   std::string apply(std::string_view text) const;
 
  private:
-  using Step = std::function<std::string(std::string)>;
+  using Step = std::function<std::string(std::string, const GrowthLimit&)>;
   void add(const nlohmann::json& json, const std::string& source);
+
+  std::string source_;
   std::vector<Step> steps_;
 };
 

@@ -85,14 +85,19 @@ void split_pieces(TextPieces& text, const Pattern& pattern, Behavior behavior, b
   text.pieces = std::move(pieces);
 }
 
-std::string_view own(TextPieces& text, std::string piece) { return text.owned.emplace_back(std::move(piece)); }
+std::string_view own(TextPieces& text, std::string piece, const GrowthLimit& limit) {
+  text.owned_bytes += piece.size();
+  limit.require(text.owned_bytes);
+  return text.owned.emplace_back(std::move(piece));
+}
 
 constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(const Json& json, const std::string& source) {
+PreTokenizer::PreTokenizer(const Json& json, const std::string& source) : source_(source) {
   if (!json.is_null()) add(json, source);
+  require_few_steps(steps_.size(), "pre-tokenizer", source_);
 }
 
 void PreTokenizer::add(const Json& json, const std::string& source) {
@@ -104,18 +109,18 @@ void PreTokenizer::add(const Json& json, const std::string& source) {
     const bool invert = bool_or(json, "invert", false, source);
     const Behavior behavior = behavior_of(text_or(json, "behavior", "", source), source);
     changes_text_ |= behavior == Behavior::kRemoved;
-    steps_.emplace_back([=, pattern = pattern_member(json, source)](TextPieces& text, const char*) {
+    steps_.emplace_back([=, pattern = pattern_member(json, source)](TextPieces& text, const char*, const GrowthLimit&) {
       split_pieces(text, pattern, behavior, invert);
     });
   } else if (type == "Digits") {
     const Behavior behavior =
         bool_or(json, "individual_digits", false, source) ? Behavior::kIsolated : Behavior::kContiguous;
-    steps_.emplace_back([=, digits = Pattern("\\p{N}", source)](TextPieces& text, const char*) {
+    steps_.emplace_back([=, digits = Pattern("\\p{N}", source)](TextPieces& text, const char*, const GrowthLimit&) {
       split_pieces(text, digits, behavior, false);
     });
   } else if (type == "WhitespaceSplit") {
     changes_text_ = true;
-    steps_.emplace_back([spaces = Pattern("\\s", source)](TextPieces& text, const char*) {
+    steps_.emplace_back([spaces = Pattern("\\s", source)](TextPieces& text, const char*, const GrowthLimit&) {
       split_pieces(text, spaces, Behavior::kRemoved, false);
     });
   } else if (type == "Metaspace") {
@@ -141,32 +146,36 @@ void PreTokenizer::add_metaspace(const Json& json, const std::string& source) {
   }
   if (mark.empty()) throw DataError(source + ": the replacement of Metaspace must not be empty");
   changes_text_ = true;
-  steps_.emplace_back([=, at_mark = Pattern::of_text(mark)](TextPieces& text, const char* start) {
-    for (std::string_view& piece : text.pieces) {
-      const bool is_first = piece.data() == start;
-      std::string marked;
-      for (const char letter : piece) letter == ' ' ? marked += mark : marked += letter;
-      if ((prepend == "always" || (prepend == "first" && is_first)) && !marked.starts_with(mark)) {
-        marked.insert(0, mark);
-      }
-      piece = own(text, std::move(marked));
-    }
-    if (splits) split_pieces(text, at_mark, Behavior::kMergedWithNext, false);
-  });
+  steps_.emplace_back(
+      [=, at_mark = Pattern::of_text(mark)](TextPieces& text, const char* start, const GrowthLimit& limit) {
+        for (std::string_view& piece : text.pieces) {
+          const bool is_first = piece.data() == start;
+          std::string marked;
+          for (const char letter : piece) {
+            letter == ' ' ? marked += mark : marked += letter;
+            limit.require(marked.size());
+          }
+          if ((prepend == "always" || (prepend == "first" && is_first)) && !marked.starts_with(mark)) {
+            marked.insert(0, mark);
+          }
+          piece = own(text, std::move(marked), limit);
+        }
+        if (splits) split_pieces(text, at_mark, Behavior::kMergedWithNext, false);
+      });
 }
 
 void PreTokenizer::add_byte_level(const Json& json, const std::string& source) {
   is_byte_level_ = true;
   if (bool_or(json, "add_prefix_space", true, source)) {
     changes_text_ = true;
-    steps_.emplace_back([](TextPieces& text, const char*) {
+    steps_.emplace_back([](TextPieces& text, const char*, const GrowthLimit& limit) {
       for (std::string_view& piece : text.pieces) {
-        if (!piece.starts_with(' ')) piece = own(text, " " + std::string(piece));
+        if (!piece.starts_with(' ')) piece = own(text, " " + std::string(piece), limit);
       }
     });
   }
   if (!bool_or(json, "use_regex", true, source)) return;
-  steps_.emplace_back([pattern = Pattern(kGpt2, source)](TextPieces& text, const char*) {
+  steps_.emplace_back([pattern = Pattern(kGpt2, source)](TextPieces& text, const char*, const GrowthLimit&) {
     split_pieces(text, pattern, Behavior::kIsolated, false);
   });
 }
@@ -174,7 +183,8 @@ void PreTokenizer::add_byte_level(const Json& json, const std::string& source) {
 TextPieces PreTokenizer::split(std::string_view section, bool at_start) const {
   TextPieces text;
   if (!section.empty()) text.pieces.push_back(section);
-  for (const Step& step : steps_) step(text, at_start ? section.data() : nullptr);
+  const GrowthLimit limit(section.size(), "pre-tokenizer", source_);
+  for (const Step& step : steps_) step(text, at_start ? section.data() : nullptr, limit);
   return text;
 }
 

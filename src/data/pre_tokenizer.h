@@ -8,12 +8,15 @@
 #include <string_view>
 #include <vector>
 
+#include "data/growth_limit.h"
+
 namespace orthant {
 
 /// Pieces of a text: views of it, or of texts that steps have made.
 struct TextPieces {
   std::vector<std::string_view> pieces;
   std::deque<std::string> owned;  // a deque, so that views stay valid while it grows
+  size_t owned_bytes = 0;
 };
 
 class PreTokenizer {
@@ -27,15 +30,17 @@ class PreTokenizer {
   /// True if joined pieces may differ from the text, as with added spaces.
   bool changes_text() const { return changes_text_; }
   /// The pieces of a section, that is, of the text between two special tokens. None is empty. The section must outlive
-  /// them. `at_start`: true if the section is the start of the whole text.
+  /// them. `at_start`: true if the section is the start of the whole text. Throws DataError if steps make too much
+  /// text, by GrowthLimit.
   TextPieces split(std::string_view section, bool at_start) const;
 
  private:
   // `start`: where the whole text begins, if the section begins there, else null
-  using Step = std::function<void(TextPieces&, const char* start)>;
+  using Step = std::function<void(TextPieces&, const char* start, const GrowthLimit&)>;
   void add(const nlohmann::json& json, const std::string& source);
   void add_metaspace(const nlohmann::json& json, const std::string& source);
   void add_byte_level(const nlohmann::json& json, const std::string& source);
+  std::string source_;
   std::vector<Step> steps_;
   bool is_byte_level_ = false, changes_text_ = false;
 };

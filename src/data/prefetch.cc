@@ -5,9 +5,9 @@
 
 namespace orthant {
 
-Prefetch::Prefetch(const Loader& loader) : loader_(loader) {}
+Prefetcher::Prefetcher(const Loader& loader) : loader_(loader) {}
 
-Prefetch::~Prefetch() {
+Prefetcher::~Prefetcher() {
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
@@ -16,7 +16,7 @@ Prefetch::~Prefetch() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Prefetch::expect(const std::vector<SampleRange>& ranges) {
+void Prefetcher::expect(const std::vector<SampleRange>& ranges) {
   const std::lock_guard lock(mutex_);
   std::deque<std::shared_ptr<Slot>> slots;
   for (const SampleRange& range : ranges) {
@@ -36,7 +36,7 @@ void Prefetch::expect(const std::vector<SampleRange>& ranges) {
   changed_.notify_all();
 }
 
-Batch Prefetch::batch(const SampleRange& range) {
+Batch Prefetcher::batch(const SampleRange& range) {
   std::shared_ptr<Slot> slot;
   bool reads_here = false;
   {
@@ -52,7 +52,7 @@ Batch Prefetch::batch(const SampleRange& range) {
   return slot->batch.get();
 }
 
-void Prefetch::read_ahead() {
+void Prefetcher::read_ahead() {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto waiting = [&] {

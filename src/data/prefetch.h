@@ -23,14 +23,14 @@ struct SampleRange {
 
 /// Batches of a loader. Those of the expected ranges stay in memory until other ranges are expected, because several
 /// stages of a rank may read the same one. One thread may call it.
-class Prefetch {
+class Prefetcher {
  public:
   /// The loader must outlive it.
-  explicit Prefetch(const Loader& loader);
+  explicit Prefetcher(const Loader& loader);
   /// Waits for the batch that is being read.
-  ~Prefetch();
-  Prefetch(const Prefetch&) = delete;
-  Prefetch& operator=(const Prefetch&) = delete;
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
 
   /// Sets the ranges that will be needed, in this order, and begins to read them. Drops batches of other ranges.
   void expect(const std::vector<SampleRange>& ranges);

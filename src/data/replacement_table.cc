@@ -59,11 +59,12 @@ std::optional<std::string_view> ReplacementTable::replacement(std::string_view t
   return {};
 }
 
-std::string ReplacementTable::replace(std::string_view text) const {
+std::string ReplacementTable::replace(std::string_view text, const GrowthLimit& limit) const {
   std::string replaced;
   const auto append = [&](std::string_view part) {
     const auto found = replacement(part);
     replaced += found ? *found : part;
+    limit.require(replaced.size());
   };
   const auto length_at = [&](size_t at) { return std::max<size_t>(utf8_length(text.substr(at)), 1); };
   for (size_t begin = 0; begin < text.size();) {

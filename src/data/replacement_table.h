@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/growth_limit.h"
+
 namespace orthant {
 
 /// Decodes base64. Empty if the text is not base64.
@@ -19,8 +21,9 @@ class ReplacementTable {
   ReplacementTable(std::string_view bytes, const std::string& source);
 
   /// The text with its replacements, as Hugging Face's tokenizers make them: a grapheme cluster of up to 5 bytes is
-  /// replaced as a whole if the table has its first characters, and other characters are replaced one by one.
-  std::string replace(std::string_view text) const;
+  /// replaced as a whole if the table has its first characters, and other characters are replaced one by one. Throws
+  /// DataError if it is too long.
+  std::string replace(std::string_view text, const GrowthLimit& limit) const;
 
  private:
   std::optional<std::string_view> replacement(std::string_view text) const;

@@ -6,8 +6,6 @@
 #include <fstream>
 
 #include "base/errors.h"
-#include "base/hash.h"
-#include "base/mapped_file.h"
 #include "data/seal.h"
 
 namespace orthant {
@@ -18,21 +16,20 @@ namespace {
 
 std::string seal_of(const std::string& path) { return path + ".xxh3"; }
 
-std::string checksum_of(const std::string& path) {
-  const MappedFile file(path);
-  return fmt::format("{:016x}", xxh3({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}));
+std::string checksum_of(const std::string& path, FileReadings& readings) {
+  return fmt::format("{:016x}", readings.checksum(path));
 }
 
 enum class State { missing, intact, damaged };
 
 /// A file without a checksum counts as missing, because its writer died before it was complete.
-State state_of(const std::string& path) {
+State state_of(const std::string& path, FileReadings& readings) {
   std::ifstream file(seal_of(path));
   std::string sealed;
   if (!file || !fs::exists(path)) return State::missing;
   file >> sealed;
   try {
-    return sealed == checksum_of(path) ? State::intact : State::damaged;
+    return sealed == checksum_of(path, readings) ? State::intact : State::damaged;
   } catch (const DataError&) {  // unreadable, or being replaced by another process
     return State::damaged;
   }
@@ -40,11 +37,11 @@ State state_of(const std::string& path) {
 
 }  // namespace
 
-void write_checksums(std::span<const std::string> paths) {
+void write_checksums(std::span<const std::string> paths, FileReadings& readings) {
   for (const std::string& path : paths) {
     const std::string temporary = fmt::format("{}.tmp{}", seal_of(path), ::getpid());
     std::ofstream file(temporary);
-    file << checksum_of(path) << "\n" << std::flush;
+    file << checksum_of(path, readings) << "\n" << std::flush;
     if (!file || std::rename(temporary.c_str(), seal_of(path).c_str()) != 0)
       throw DataError(fmt::format("{}: cannot be written; is the disk full?", seal_of(path)));
   }
@@ -54,13 +51,13 @@ void remove_checksums(std::span<const std::string> paths) {
   for (const std::string& path : paths) fs::remove(seal_of(path));
 }
 
-bool checksums_match(std::span<const std::string> paths) {
-  return std::ranges::all_of(paths, [](const std::string& path) { return state_of(path) == State::intact; });
+bool checksums_match(std::span<const std::string> paths, FileReadings& readings) {
+  return std::ranges::all_of(paths, [&](const std::string& path) { return state_of(path, readings) == State::intact; });
 }
 
-void report_damaged(std::span<const std::string> paths) {
+void report_damaged(std::span<const std::string> paths, FileReadings& readings) {
   for (const std::string& path : paths)
-    if (state_of(path) == State::damaged)
+    if (state_of(path, readings) == State::damaged)
       fmt::print(stderr,
                  "note: {} is damaged, because its checksum differs from {}; it is created again from the text\n", path,
                  seal_of(path));

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "data/file_readings.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"
 
@@ -20,6 +21,6 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 /// runs of spaces. Long texts are sampled to about 32 MiB. Throws ConfigError with the nearest legal number of pieces
 /// if the text does not allow this one.
 std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files,
-                                const TextFormat& format);
+                                const TextFormat& format, FileReadings& readings);
 
 }  // namespace orthant

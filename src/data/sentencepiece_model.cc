@@ -159,8 +159,14 @@ void parse_normalizer(Message message, SentencePieceModel& model) {
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& source) {
   SentencePieceModel model;
   Message message(bytes, 0, source);
+  bool has_unknown = false;
   while (message.next()) {
-    if (message.field == 1) model.pieces.push_back(parse_piece(message.message()));
+    if (message.field == 1) {
+      model.pieces.push_back(parse_piece(message.message()));
+      const bool is_unknown = model.pieces.back().type == SentencePieceModel::kUnknown;
+      if (is_unknown && has_unknown) message.damaged("a second unknown piece, of which a model must have at most one");
+      has_unknown |= is_unknown;
+    }
     if (message.field == 2) parse_trainer(message.message(), model);
     if (message.field == 3) parse_normalizer(message.message(), model);
   }

@@ -73,23 +73,23 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
 }  // namespace
 
 std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std::span<const std::string> text_files,
-                                const TextFormat& format) {
+                                const TextFormat& format, FileReadings& readings) {
   std::vector<TextFile> files;
   Hasher hasher;
   hasher.add_field(static_cast<uint64_t>(kRecipe));
   hasher.add_field(static_cast<uint64_t>(pieces));
   int64_t total_bytes = 0;
   for (const std::string& path : text_files) {
-    files.push_back(scan_text(path, format));
+    files.push_back(readings.scan(path, format));
     hasher.add_field(files.back().hash);
     total_bytes += files.back().bytes;
   }
   const fs::path model = fs::path(work_dir) / fmt::format("tokenizer-{:016x}.model", hasher.digest());
   const std::array<std::string, 1> kept = {model.string()};
-  if (checksums_match(kept)) return model;
+  if (checksums_match(kept, readings)) return model;
   const FolderLock lock(work_dir);
-  if (checksums_match(kept)) return model;  // another process made it while this one waited
-  report_damaged(kept);
+  if (checksums_match(kept, readings)) return model;  // another process made it while this one waited
+  report_damaged(kept, readings);
   remove_checksums(kept);
   const std::string text = sample_text(files, total_bytes);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
@@ -109,7 +109,7 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
   if (done) fs::rename(folder / "tokenizer.model", model);
   fs::remove_all(folder);
   if (!done) refuse(pieces, result);
-  write_checksums(kept);
+  write_checksums(kept, readings);
   return model;
 }
 

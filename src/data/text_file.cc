@@ -8,8 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -134,10 +134,10 @@ void add_key(Hasher& hasher, const TextFormat& format) {
 
 void for_each_line(const std::string& path, const std::function<void(std::string_view)>& line, size_t longest) {
   TextReader reader(path);
-  std::vector<char> buffer(kReadBytes);
+  const auto buffer = std::make_unique_for_overwrite<char[]>(kReadBytes);
   std::string open_line;
-  while (const size_t got = reader.read(buffer.data(), buffer.size())) {
-    open_line.append(buffer.data(), got);
+  while (const size_t got = reader.read(buffer.get(), kReadBytes)) {
+    open_line.append(buffer.get(), got);
     std::string_view rest = open_line;
     while (!rest.empty()) {
       const size_t newline = rest.find('\n');

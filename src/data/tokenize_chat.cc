@@ -1,15 +1,17 @@
 #include "data/tokenize_chat.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/errors.h"
 
 namespace orthant {
 namespace {
 
-// A place in a text where a learned range begins or ends. Tokenizers do not tell which bytes a token stands for, so the
-// text before the place is tokenized alone. If its tokens are those of the full text, they end at the place. Else the
-// same is tried with the text after the place.
+// A place in a text where a range with loss begins or ends. Tokenizers do not tell which bytes a token stands for, so
+// the text before the place is tokenized alone. If its tokens are the first ones of the full text, they end at the
+// place. Else the same is tried with the text after the place. If neither holds, a token has text on both sides of the
+// place.
 struct Boundary {
   size_t chat = 0;
   size_t place = 0;           // in bytes
@@ -22,7 +24,7 @@ struct Boundary {
 std::vector<Boundary> boundaries_of(std::span<const ChatText> chats) {
   std::vector<Boundary> boundaries;
   for (size_t chat = 0; chat < chats.size(); ++chat) {
-    for (const auto& [begin, end] : chats[chat].learned) {
+    for (const auto& [begin, end] : chats[chat].loss_ranges) {
       boundaries.push_back({.chat = chat, .place = begin});
       boundaries.push_back({.chat = chat, .place = end});
     }
@@ -30,51 +32,62 @@ std::vector<Boundary> boundaries_of(std::span<const ChatText> chats) {
   return boundaries;
 }
 
-// Number of tokens before the boundary. A token that has text on both sides is learned.
+// Number of tokens before the boundary. A token that has text on both sides belongs to the range with loss, and so do
+// its neighbors that change if the text is split there.
 int64_t tokens_before(const Boundary& boundary, int64_t tokens, bool is_begin) {
   if (boundary.ends_before || (is_begin && !boundary.begins_after)) return boundary.equal_before;
   return tokens - boundary.equal_after;
 }
 
+// Calls use(i, ids) with the ids of each text. Few texts are encoded at a time, because the texts before all boundaries
+// of a long conversation are much longer than the conversation.
+void for_each_encoded(std::span<const std::string_view> texts, const Tokenizer& tokenizer,
+                      const std::function<void(size_t, std::span<const int32_t>)>& use) {
+  for (size_t begin = 0, end; begin < texts.size(); begin = end) {
+    size_t bytes = 0;
+    for (end = begin; end < texts.size() && (end == begin || bytes + texts[end].size() <= kTextBatchBytes); ++end) {
+      bytes += texts[end].size();
+    }
+    const auto encoded = tokenizer.encode_many(texts.subspan(begin, end - begin));
+    for (size_t i = begin; i < end; ++i) use(i, encoded[i - begin]);
+  }
+}
+
 }  // namespace
 
-std::vector<std::vector<int32_t>> learned_tokens(std::span<const ChatText> chats,
-                                                 std::span<const std::vector<int32_t>> tokens,
-                                                 const Tokenizer& tokenizer) {
+std::vector<std::vector<int32_t>> loss_masks(std::span<const ChatText> chats,
+                                             std::span<const std::vector<int32_t>> tokens, const Tokenizer& tokenizer) {
   std::vector<Boundary> boundaries = boundaries_of(chats);
   std::vector<std::string_view> before, after;
   for (const Boundary& one : boundaries) before.push_back(std::string_view(chats[one.chat].text).substr(0, one.place));
-  const auto of_before = tokenizer.encode_many(before);
   std::vector<Boundary*> unclear;
-  for (size_t i = 0; i < boundaries.size(); ++i) {
+  for_each_encoded(before, tokenizer, [&](size_t i, std::span<const int32_t> ids) {
     Boundary& one = boundaries[i];
     const std::vector<int32_t>& all = tokens[one.chat];
-    one.equal_before = std::ranges::mismatch(all, of_before[i]).in1 - all.begin();
-    one.ends_before = one.equal_before == std::ssize(of_before[i]);
-    if (one.ends_before) continue;
+    one.equal_before = std::ranges::mismatch(all, ids).in1 - all.begin();
+    one.ends_before = one.equal_before == std::ssize(ids);
+    if (one.ends_before) return;
     unclear.push_back(&one);
     after.push_back(std::string_view(chats[one.chat].text).substr(one.place));
-  }
-  const auto of_after = tokenizer.encode_many(after);
-  for (size_t i = 0; i < unclear.size(); ++i) {
+  });
+  for_each_encoded(after, tokenizer, [&](size_t i, std::span<const int32_t> ids) {
     const std::vector<int32_t>& all = tokens[unclear[i]->chat];
-    unclear[i]->equal_after =
-        std::mismatch(all.rbegin(), all.rend(), of_after[i].rbegin(), of_after[i].rend()).first - all.rbegin();
-    unclear[i]->begins_after = unclear[i]->equal_after == std::ssize(of_after[i]);
-  }
-  std::vector<std::vector<int32_t>> learned;
-  for (const std::vector<int32_t>& all : tokens) learned.emplace_back(all.size(), 0);
+    unclear[i]->equal_after = std::mismatch(all.rbegin(), all.rend(), ids.rbegin(), ids.rend()).first - all.rbegin();
+    unclear[i]->begins_after = unclear[i]->equal_after == std::ssize(ids);
+  });
+  std::vector<std::vector<int32_t>> masks;
+  for (const std::vector<int32_t>& all : tokens) masks.emplace_back(all.size(), 0);
   for (size_t i = 0; i < boundaries.size(); i += 2) {
-    std::vector<int32_t>& flags = learned[boundaries[i].chat];
+    std::vector<int32_t>& flags = masks[boundaries[i].chat];
     const int64_t begin = tokens_before(boundaries[i], std::ssize(flags), true);
     const int64_t end = tokens_before(boundaries[i + 1], std::ssize(flags), false);
     if (begin < end) std::fill(flags.begin() + begin, flags.begin() + end, 1);
   }
-  return learned;
+  return masks;
 }
 
 int64_t tokenize_chat(std::span<const TextFile> files, const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                      IndexedDatasetWriter& tokens, IndexedDatasetWriter& learned, const TextProgress& progress) {
+                      IndexedDatasetWriter& tokens, IndexedDatasetWriter& loss_mask, const TextProgress& progress) {
   int64_t total = 0, done = 0;
   for (const TextFile& file : files) total += file.bytes;
   if (progress) progress(0, total);
@@ -86,17 +99,17 @@ int64_t tokenize_chat(std::span<const TextFile> files, const ChatTemplate& chat_
     std::vector<std::string_view> texts;
     for (const ChatText& chat : chats) texts.emplace_back(chat.text);
     const std::vector<std::vector<int32_t>> encoded = tokenizer.encode_many(texts);
-    const std::vector<std::vector<int32_t>> marked = learned_tokens(chats, encoded, tokenizer);
+    const std::vector<std::vector<int32_t>> masks = loss_masks(chats, encoded, tokenizer);
     for (size_t i = 0; i < chats.size(); ++i) {
-      std::vector<int32_t> ids = encoded[i], flags = marked[i];
-      if (!chats[i].is_complete) {
+      std::vector<int32_t> ids = encoded[i], flags = masks[i];
+      if (!chats[i].has_special_tokens) {
         ids.insert(ids.begin(), begin_tokens.begin(), begin_tokens.end());
         flags.insert(flags.begin(), begin_tokens.size(), 0);
         ids.push_back(tokenizer.end_of_text());
         flags.push_back(1);
       }
       tokens.add_document(ids);
-      learned.add_document(flags);
+      loss_mask.add_document(flags);
     }
     done += waiting_bytes;
     waiting.clear();

@@ -79,9 +79,11 @@ TokenizedText tokenize_text(std::span<const TextFile> files, const Tokenizer& to
   return tokenized;
 }
 
-std::vector<TextFile> scan_texts(std::span<const std::string> paths, const TextFormat& format) {
+std::vector<TextFile> scan_texts(std::span<const std::string> paths, const TextFormat& format, FileReadings* readings) {
   std::vector<TextFile> files;
-  for (const std::string& path : paths) files.push_back(scan_text(path, format));
+  for (const std::string& path : paths) {
+    files.push_back(readings != nullptr ? readings->scan(path, format) : scan_text(path, format));
+  }
   return files;
 }
 

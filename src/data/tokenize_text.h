@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/file_readings.h"
 #include "data/indexed_dataset.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"
@@ -34,7 +35,8 @@ struct TokenizedText {
 TokenizedText tokenize_text(std::span<const TextFile> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
                             const TextProgress& progress = {});
 
-/// scan_text() of each file.
-std::vector<TextFile> scan_texts(std::span<const std::string> paths, const TextFormat& format);
+/// scan_text() of each file, unless `readings` has its result.
+std::vector<TextFile> scan_texts(std::span<const std::string> paths, const TextFormat& format,
+                                 FileReadings* readings = nullptr);
 
 }  // namespace orthant

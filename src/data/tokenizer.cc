@@ -77,7 +77,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
-                                          std::span<const std::string> text_files, const TextFormat& format) {
+                                          std::span<const std::string> text_files, const TextFormat& format,
+                                          FileReadings* readings) {
   if (spec == "byte") return make_byte_tokenizer();
   if (spec.starts_with("train:")) {
     const int64_t pieces = pieces_to_train(spec);
@@ -86,7 +87,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
           fmt::format("data.tokenizer = \"{}\" needs text files in data.path to train on; name the model "
                       "with which the tokens were made: FILE.model",
                       spec));
-    return load_sentencepiece(train_sentencepiece(pieces, work_dir, text_files, format));
+    FileReadings own;
+    return load_sentencepiece(
+        train_sentencepiece(pieces, work_dir, text_files, format, readings != nullptr ? *readings : own));
   }
   if (!fs::is_regular_file(spec))
     throw ConfigError(fmt::format(

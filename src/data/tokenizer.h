@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/file_readings.h"
 #include "data/text_file.h"
 
 namespace orthant {
@@ -51,7 +52,8 @@ class Tokenizer {
 /// and the text's fingerprint. Throws ConfigError for an unknown spec, N out of range, or no text; also without
 /// sentencepiece, with the way to install it. Throws DataError with file and offset for a damaged model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
-                                          std::span<const std::string> text_files, const TextFormat& format = {});
+                                          std::span<const std::string> text_files, const TextFormat& format = {},
+                                          FileReadings* readings = nullptr);
 /// The N of "train:N". Throws ConfigError if it is not a number or out of range.
 int64_t pieces_to_train(const std::string& spec);
 /// The tokenizer that save() wrote to a directory. Throws ConfigError if there is none.

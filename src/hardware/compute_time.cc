@@ -119,7 +119,11 @@ double attention_seconds(const Hardware& hardware, bool backward, const Attentio
                           (static_cast<double>(size.query_tokens) * static_cast<double>(size.heads) +
                            static_cast<double>(size.key_tokens) * static_cast<double>(size.kv_heads));
   const double bytes = (backward ? 2 : 1) * operands.bytes * elements;  // backward also has all gradients
-  return model.latency_seconds + std::max(compute, bytes / memory_rate(hardware));
+  // Reads and writes of a stored score, in the order of class Definition in model/attention.cc.
+  const double accesses = size.stores_scores ? (backward ? 35 : 16) * std::max(4.0, operands.bytes) : 0;
+  const double score_bytes = accesses * size.visible_share * static_cast<double>(size.sequences * size.heads) *
+                             static_cast<double>(size.query_tokens) * static_cast<double>(size.key_tokens);
+  return model.latency_seconds + std::max(compute, bytes / memory_rate(hardware)) + score_bytes / memory_rate(hardware);
 }
 
 double kernel_seconds(const Hardware& hardware, double bytes) {

@@ -78,6 +78,19 @@ double chain_seconds(const Hardware& hardware, Steps steps, double bytes) {
   return steps.inside * inner.message.latency_seconds + steps.across * outer.message.latency_seconds + bytes / rate;
 }
 
+// Chunks are summed by their owners, as in a reduce-scatter, and then come to the root from all other ranks at once.
+// `bytes` is the size of the tensor.
+double chunked_sum_seconds(const Hardware& hardware, int64_t ranks, int64_t ranks_of_host, double bytes) {
+  const double moved = bytes * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  const double inside = moved * static_cast<double>(ranks_of_host - 1) / static_cast<double>(ranks - 1);
+  const bool same_host = ranks == ranks_of_host;
+  const LinkTable& link = same_host ? hardware.same_host : hardware.between_hosts;
+  double seconds = inside / message_rate(hardware.same_host);
+  if (!same_host) seconds = std::max(seconds, (moved - inside) / message_rate(hardware.between_hosts));
+  return direct_seconds(hardware, CollectiveKind::reduce_scatter, ranks, ranks_of_host, moved) +
+         link.message.latency_seconds + seconds;
+}
+
 }  // namespace
 
 double collective_seconds(const Hardware& hardware, CollectiveKind kind, const GroupOnHosts& group, double bytes_sent) {
@@ -94,6 +107,9 @@ double collective_seconds(const Hardware& hardware, CollectiveKind kind, const G
     case CollectiveKind::all_reduce:
       return ring_seconds(hardware, kind, ranks, ranks_of_host, {2 * steps.inside, 2 * steps.across}, bytes_sent);
     case CollectiveKind::all_to_all: return direct_seconds(hardware, kind, ranks, ranks_of_host, bytes_sent);
+    case CollectiveKind::reduce_in_chunks:
+      if (ranks > 2) return chunked_sum_seconds(hardware, ranks, ranks_of_host, bytes_sent);
+      return chain_seconds(hardware, steps, bytes_sent);
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce: return chain_seconds(hardware, steps, bytes_sent);
     case CollectiveKind::shift: return message_seconds(hardware, hosts == 1, bytes_sent);

@@ -41,6 +41,7 @@ struct AttentionSize {
   int64_t qk_head_dim = 1;
   int64_t v_head_dim = 1;
   double visible_share = 0.5;  // visible (query, key) pairs divided by all pairs: 1 without a mask, 0.5 if causal
+  bool stores_scores = false;  // scores are stored, in float32 or wider, and changed in place: those with a cap
 };
 
 /// FLOPs of the visible pairs: 2 * pairs * heads * (qk_head_dim + v_head_dim) forward, 2.5 times this backward, because
@@ -50,7 +51,7 @@ double attention_flop(const AttentionSize& size, bool backward);
 /// Seconds of one fused attention. Compute units take tiles of query tokens. The last units to finish add a tail, and
 /// the kernel never takes less than its longest tile, which is twice the mean with a causal mask:
 ///   latency + max(longest tile, all tiles / units + tail * longest tile), and at least all bytes / bandwidth
-/// Throws LogicError for an unknown dtype.
+/// Stored scores add the time of the passes over them. Throws LogicError for an unknown dtype.
 double attention_seconds(const Hardware& hardware, bool backward, const AttentionSize& size, std::string_view dtype);
 
 /// Share of the rate of a short kernel that a kernel with this work in FLOPs reaches, under the device's power limit:

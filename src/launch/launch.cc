@@ -93,11 +93,12 @@ Launch from_torchrun(const Environment& environment) {
   } else if (is_this_machine(launch.address)) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
-  if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") launch.store_kind = StoreKind::kServedByLauncher;
+  if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True")
+    launch.store_kind = run_id == "orthant" ? StoreKind::kServedByLauncher : StoreKind::kServedByTorchrun;
   // "none" is torchrun's default and equal for every run, so it identifies no run.
   if (run_id && run_id != "none") launch.run_id = fmt::format("torchrun {}", *run_id);
   if (run_id == "orthant") launch.run_id = fmt::format("orthant {}", environment(kRunId).value_or(""));
-  if (environment("TORCHELASTIC_RESTART_COUNT")) launch.attempt = family.number("TORCHELASTIC_RESTART_COUNT");
+  if (environment("TORCHELASTIC_MAX_RESTARTS")) launch.max_restarts = family.number("TORCHELASTIC_MAX_RESTARTS");
   return launch;
 }
 

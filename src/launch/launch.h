@@ -18,9 +18,9 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 /// Reads the environment of this process. A variable that is set but empty counts as not set.
 std::optional<std::string> process_environment(const std::string& name);
 
-/// How ranks find each other: through a store that the launcher serves, through one that rank 0 serves, or through a
-/// file on one machine.
-enum class StoreKind { kServedByLauncher, kServedByRankZero, kFile };
+/// How ranks find each other: through a store that our own launcher serves, through one that torchrun serves and keeps
+/// when it restarts the ranks, through one that rank 0 serves, or through a file on one machine.
+enum class StoreKind { kServedByLauncher, kServedByTorchrun, kServedByRankZero, kFile };
 
 struct Launch {
   std::string launcher;  // "orthant", "torchrun", "environment", "openmpi", "hydra", "slurm"
@@ -29,7 +29,7 @@ struct Launch {
   int local_rank = 0;
   int local_size = 1;
   StoreKind store_kind = StoreKind::kServedByRankZero;
-  int attempt = 0;  // number of restarts by torchrun
+  int max_restarts = 0;  // how often torchrun starts the ranks again after a failure
   /// The launcher's name for this run: equal on all its ranks, and different for every other run. Empty if the launcher
   /// gives none.
   std::string run_id;

@@ -45,17 +45,21 @@ std::optional<Stat> read_stat(int pid) {
 
 const std::string& this_machine() {
   static const std::string machine = [] {
-    std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string boot;
-    std::getline(file, boot);
     char name[64] = {};
     const auto length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
-    return fmt::format("{}/{}", boot, length > 0 ? name : "?");
+    return fmt::format("{}/{}", boot_id(), length > 0 ? name : "?");
   }();
   return machine;
 }
 
 }  // namespace
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  return boot;
+}
 
 std::string process_identity() {
   const auto stat = read_stat(getpid());

@@ -51,6 +51,9 @@ class ProcessWatcher {
   std::map<std::string, int> watched_;
 };
 
+/// Returns a text that is equal in all processes of a host until the host starts again, and differs on other hosts.
+std::string boot_id();
+
 /// Identifies the parent of this process. It is equal for all ranks that one local launcher started, and differs for
 /// every other run.
 std::string parent_identity();

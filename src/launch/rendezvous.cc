@@ -26,7 +26,9 @@
 #include "base/hash.h"
 #include "base/terminal_text.h"
 #include "launch/process.h"
+#include "launch/roll_call.h"
 #include "launch/run_claim.h"
+#include "launch/wait.h"
 #include "launch/watch.h"
 
 namespace orthant {
@@ -39,26 +41,6 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 
 // Whether all ranks run on this machine.
 bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
-
-// A wait for other ranks with a time limit. After 2 s it reports on stderr what it waits for.
-class Wait {
- public:
-  Wait(double timeout_s, std::string what) : timeout_s_(timeout_s), what_(std::move(what)) {}
-
-  bool is_over() {
-    constexpr double kQuiet_s = 2;
-    const double waited_s = seconds_since(start_);
-    if (waited_s >= kQuiet_s && !what_.empty()) {
-      fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", std::exchange(what_, ""), timeout_s_);
-    }
-    return waited_s >= timeout_s_;
-  }
-
- private:
-  const double timeout_s_;
-  std::string what_;  // empty after the report
-  const Clock::time_point start_ = Clock::now();
-};
 
 std::string text_of(const in_addr& address) {
   char text[INET_ADDRSTRLEN] = {};
@@ -208,7 +190,7 @@ Store serve_store(const Launch& launch, double timeout_s) {
 Store open_store(const Launch& launch, const std::string& text, double timeout_s) {
   if (launch.store_kind == StoreKind::kFile) {
     const Store store = launch.rank == 0 ? create_store_file(launch, timeout_s) : join_store_file(launch, timeout_s);
-    return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id, launch.attempt));
+    return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id));
   }
   const std::string host =
       is_local(launch) && launch.store_kind == StoreKind::kServedByRankZero ? kLoopback : launch.address;
@@ -219,9 +201,7 @@ Store open_store(const Launch& launch, const std::string& text, double timeout_s
 
 }  // namespace
 
-std::string run_prefix(const std::string& run_id, int attempt) {
-  return fmt::format("orthant/{:016x}/{}", xxh3(run_id), attempt);
-}
+std::string run_prefix(const std::string& run_id) { return fmt::format("orthant/{:016x}", xxh3(run_id)); }
 
 Rendezvous connect(const Launch& launch, double timeout_s, const std::string& text) {
   Rendezvous rendezvous{.rank = launch.rank, .world_size = launch.world_size};
@@ -240,34 +220,24 @@ Rendezvous connect(const Launch& launch, double timeout_s, const std::string& te
 void check_agreement(const Rendezvous& rendezvous, const std::string& text, double timeout_s) {
   if (rendezvous.world_size == 1) return;
   const Store store = rendezvous.store.under(fmt::format("agree/{}", (*rendezvous.comms)++));
+  Wait wait(timeout_s, rendezvous.rank > 1
+                           ? ""
+                           : fmt::format("all {} ranks to connect to the {}", rendezvous.world_size, store.name()));
+  const RollCall call{.store = store,
+                      .rank = rendezvous.rank,
+                      .world_size = rendezvous.world_size,
+                      .timeout_s = timeout_s,
+                      .check = [&] {
+                        if (has_failed(rendezvous.store)) throw PeerFailed();
+                        wait.is_over();  // reports the wait
+                      }};
   const std::string ours = fmt::format("world size {}\n{}", rendezvous.world_size, text);
-  const auto get = [&](const std::string& key, int rank) {
-    // Waits in pieces of 2 s, because the wait may be long and a rank that has failed never arrives. Only ranks 0 and 1
-    // report the wait.
-    constexpr double kPiece_s = 2;
-    Wait wait(timeout_s, rendezvous.rank > 1 ? ""
-                                             : fmt::format("rank {} of {} to connect to the {}", rank,
-                                                           rendezvous.world_size, store.name()));
-    while (true) {
-      try {
-        return store.get(key, std::min(kPiece_s, timeout_s));
-      } catch (const CommError&) {
-        if (has_failed(rendezvous.store)) throw PeerFailed();
-        if (!wait.is_over()) continue;
-        throw CommError(
-            fmt::format("rank {}: rank {} of {} did not connect to the {} within {:g} s; start all ranks, "
-                        "check that they reach this address, or increase run.timeout_s",
-                        rendezvous.rank, rank, rendezvous.world_size, store.name(), timeout_s));
-      }
-    }
-  };
   if (rendezvous.rank == 0) store.set("text", ours);
-  const std::string difference = first_difference(get("text", 0), ours, rendezvous.rank);
-  store.set(fmt::format("verdict/{}", rendezvous.rank), difference);
-  if (!difference.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", difference));
-  for (int rank = 0; rank < rendezvous.world_size; ++rank) {
-    const std::string verdict = escape_for_terminal(get(fmt::format("verdict/{}", rank), rank));
-    if (!verdict.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", verdict));
+  const std::string difference = first_difference(await_text(call, "text", 0), ours, rendezvous.rank);
+  if (!difference.empty()) end_roll_call(store, difference);
+  const std::string verdict = difference.empty() ? call_roll(call) : difference;
+  if (!verdict.empty()) {
+    throw ConfigError(fmt::format("the ranks were started for different runs: {}", escape_for_terminal(verdict)));
   }
 }
 

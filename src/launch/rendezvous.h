@@ -1,8 +1,8 @@
 // Rendezvous: connects the ranks of a run through a store, and checks that they belong to one run.
 //
 // Growth with P ranks: connect() costs each rank a constant number of store requests, plus repeated ones while it
-// waits. A store in a file also costs each rank O(P) time, because every rank reads every entry. check_agreement()
-// costs O(P) store requests per rank.
+// waits; under torchrun it costs rank 0 O(P) of them. A store in a file also costs each rank O(P) time, because every
+// rank reads every entry. check_agreement() costs each rank a constant number of store requests.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct Rendezvous {
 Rendezvous connect(const Launch& launch, double timeout_s = 60, const std::string& text = "");
 
 /// The prefix of a run's keys on a store that may hold several runs.
-std::string run_prefix(const std::string& run_id, int attempt);
+std::string run_prefix(const std::string& run_id);
 
 /// All ranks call it with the same text, usually the effective configuration, one setting a line. Throws ConfigError on
 /// all ranks if world sizes or texts differ. The message names the rank and the first line that differs.

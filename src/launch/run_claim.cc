@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "base/errors.h"
@@ -13,22 +16,23 @@
 #include "base/text.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
+#include "launch/wait.h"
 #include "launch/watch.h"
 
 namespace orthant {
 namespace {
 
-constexpr const char* kMagic = "orthant-run-1";
+constexpr const char* kMagic = "orthant-run-2";
 
 // The part of the store that holds the record. A store that rank 0 serves belongs to one run, and other runs must find
 // its record, so the prefix is fixed. A launcher's store may hold several runs, so each has a prefix of its own.
 Store run_store_of(const Store& store, const Launch& launch) {
-  return launch.store_kind == StoreKind::kServedByLauncher ? store.under(run_prefix(launch.run_id, launch.attempt))
-                                                           : store.under("orthant");
+  return store.under(launch.store_kind == StoreKind::kServedByRankZero ? "orthant" : run_prefix(launch.run_id));
 }
 
 std::string claim_key(int rank) { return fmt::format("claimed/{}", rank); }
 constexpr const char* kRecordKey = "run";
+constexpr const char* kAnswerKey = "all-claimed";  // rank 0 sets it on torchrun's store
 constexpr double kExists_s = 1;  // timeout for a key that is known to exist
 
 // A run id may hold any bytes; its hash holds no space and no line end, which separate the fields of a record.
@@ -45,12 +49,13 @@ bool parse_int(const std::string& text, int& number) {
   throw CommError(other_run_message(launch, why));
 }
 
+RunRecord new_record(const Launch& launch, const std::string& text) {
+  return {
+      .nonce = random_nonce(), .world_size = launch.world_size, .run_id = hash_of_run_id(launch.run_id), .text = text};
+}
+
 RunRecord publish_record(const Store& store, const Launch& launch, const std::string& text) {
-  const RunRecord record{.nonce = random_nonce(),
-                         .world_size = launch.world_size,
-                         .attempt = launch.attempt,
-                         .run_id = hash_of_run_id(launch.run_id),
-                         .text = text};
+  const RunRecord record = new_record(launch, text);
   const std::string printed = to_text(record);
   if (store.set_if_new(kRecordKey, printed) != printed)
     refuse_rank(launch, "another process has already claimed its rank 0");
@@ -93,11 +98,76 @@ RunRecord read_record(const Store& store, const Launch& launch, double timeout_s
   return *record;
 }
 
+// Claims a rank under the keys of a run. Returns false if another process has claimed it.
+bool try_claim(const Store& keys, int rank) {
+  const std::string mine = random_nonce();
+  return keys.set_if_new(claim_key(rank), mine) == mine;
+}
+
+// Waits for a key and calls `is_over` every 0.5 s. Returns false if the wait is over and the key does not exist.
+bool await_key(const Store& store, const std::string& key, const std::function<bool()>& is_over) {
+  constexpr double kPiece_s = 0.5;
+  while (true) {
+    try {
+      (void)store.get(key, kPiece_s);
+      return true;
+    } catch (const CommError&) {
+      if (is_over()) return store.has(key);
+    }
+  }
+}
+
+// One rank reports that ranks are missing on torchrun's store; the others end without a message.
+[[noreturn]] void end_claiming(const Store& keys, const std::string& message) {
+  if (!post_failure(keys, message)) throw PeerFailed();
+  throw CommError(message);
+}
+
+// Rank 0 on torchrun's store: replaces the record of ranks that have ended, and answers the ranks that claim this one.
+Store gather_claims(const Store& run_store, const Launch& launch, const std::string& text, double timeout_s) {
+  const RunRecord record = new_record(launch, text);
+  const Store keys = run_store.under(record.nonce);
+  run_store.set(kRecordKey, to_text(record));
+  for (int rank = 1; rank < launch.world_size; ++rank) {
+    const std::string claimant = fmt::format("rank {} of {}", rank, launch.world_size);
+    Wait wait(timeout_s, fmt::format("{} to connect to the {}", claimant, run_store.name()));
+    if (await_key(keys, claim_key(rank), [&] { return wait.is_over(); })) continue;
+    end_claiming(keys, fmt::format("rank 0: {} did not connect to the {} within {:g} s; start all ranks, check that "
+                                   "they reach this address, or increase run.timeout_s",
+                                   claimant, run_store.name(), timeout_s));
+  }
+  keys.set(kAnswerKey, "");
+  return keys;
+}
+
+// Another rank on torchrun's store. A record is an old one if its claim is taken or its rank 0 does not answer.
+Store claim_until_answered(const Store& run_store, const Launch& launch, double timeout_s) {
+  const std::string awaited =
+      fmt::format("rank 0 and all other ranks of {} to connect to the {}", launch.world_size, run_store.name());
+  Wait wait(timeout_s, launch.rank > 1 ? "" : awaited);
+  const auto is_over = [&] { return wait.is_over(); };
+  Store keys = run_store;
+  for (std::string text, tried; await_key(run_store, kRecordKey, is_over) && !wait.is_over();) {
+    text = run_store.get(kRecordKey, kExists_s);
+    const auto record = parse_run_record(text);
+    if (text == tried || !record || record->world_size != launch.world_size) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      continue;
+    }
+    tried = text;
+    keys = run_store.under(record->nonce);
+    const auto is_replaced = [&] { return wait.is_over() || run_store.get(kRecordKey, kExists_s) != text; };
+    if (try_claim(keys, launch.rank) && await_key(keys, kAnswerKey, is_replaced)) return keys;
+  }
+  end_claiming(keys, fmt::format("rank {}: waited {:g} s for {}; check that they reach this address, or increase "
+                                 "run.timeout_s",
+                                 launch.rank, timeout_s, awaited));
+}
+
 }  // namespace
 
 std::string to_text(const RunRecord& record) {
-  return fmt::format("{} {} {} {} {}\n{}", kMagic, record.nonce, record.world_size, record.attempt, record.run_id,
-                     record.text);
+  return fmt::format("{} {} {} {}\n{}", kMagic, record.nonce, record.world_size, record.run_id, record.text);
 }
 
 std::optional<RunRecord> parse_run_record(const std::string& text) {
@@ -105,9 +175,9 @@ std::optional<RunRecord> parse_run_record(const std::string& text) {
   if (end == std::string::npos) return std::nullopt;
   const auto fields = split(text.substr(0, end), ' ');
   RunRecord record;
-  if (fields.size() != 5 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
-  if (!parse_int(fields[2], record.world_size) || !parse_int(fields[3], record.attempt)) return std::nullopt;
-  record.nonce = fields[1], record.run_id = fields[4];
+  if (fields.size() != 4 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
+  if (!parse_int(fields[2], record.world_size)) return std::nullopt;
+  record.nonce = fields[1], record.run_id = fields[3];
   record.text = text.substr(end + 1);
   return record;
 }
@@ -118,9 +188,6 @@ std::string find_run_mismatch(const RunRecord& record, const Launch& launch, con
                        launch.world_size);
   }
   if (record.run_id != hash_of_run_id(launch.run_id)) return "its launcher set another run id";
-  if (record.attempt != launch.attempt)
-    return fmt::format("it is attempt {} of its launcher, but this rank is of attempt {}", record.attempt,
-                       launch.attempt);
   if (!launch.run_id.empty() || record.text.empty() || text.empty()) return "";
   return first_difference(record.text, text, launch.rank);
 }
@@ -137,6 +204,10 @@ std::string first_difference(const std::string& rank_0_text, const std::string& 
 
 Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s) {
   const Store run_store = run_store_of(store, launch);
+  if (launch.store_kind == StoreKind::kServedByTorchrun) {
+    return launch.rank == 0 ? gather_claims(run_store, launch, text, timeout_s)
+                            : claim_until_answered(run_store, launch, timeout_s);
+  }
   // A launcher that posts the failure of a rank has the run id, but not the nonce.
   const auto keys_of = [&](const RunRecord& record) {
     return launch.store_kind == StoreKind::kServedByLauncher ? run_store : run_store.under(record.nonce);
@@ -145,10 +216,9 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   const RunRecord record = read_record(run_store, launch, timeout_s);
   const std::string why = find_run_mismatch(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
-  const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank);
-  const std::string mine = random_nonce();
   const Store keys = keys_of(record);
-  if (keys.set_if_new(claim_key(launch.rank), mine) != mine) refuse_rank(launch, taken);
+  if (!try_claim(keys, launch.rank))
+    refuse_rank(launch, fmt::format("another process has already claimed its rank {}", launch.rank));
   return keys;
 }
 

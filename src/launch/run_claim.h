@@ -4,6 +4,11 @@
 // Rank 0 publishes a RunRecord. Every other rank reads the record, compares it with its own launch, and only then
 // claims its rank in one atomic step. Once all ranks are claimed, no other process can join. A refused rank has changed
 // no key. Each rank sends a constant number of requests; while it waits for rank 0, it repeats some of them every 2 s.
+//
+// torchrun keeps its store when it restarts the ranks, so a record and claims of ended ranks may be there. Rank 0 then
+// replaces the record, waits for the claims of all P ranks, and answers them. Another rank reads the record again,
+// every 0.5 s, until its claim is answered. The restart count of torchrun cannot tell the restarts apart: if a host
+// restarts its ranks after a failure, the other hosts restart theirs without counting it.
 #pragma once
 
 #include <optional>
@@ -18,7 +23,6 @@ namespace orthant {
 struct RunRecord {
   std::string nonce;   // random; prefix of the run's keys on a store that rank 0 serves
   int world_size = 1;
-  int attempt = 0;     // Launch::attempt
   std::string run_id;  // hash of Launch::run_id, "-" where the launcher gives none
   std::string text;    // the effective configuration, one setting a line; empty if it is not known
 };
@@ -36,9 +40,9 @@ std::string find_run_mismatch(const RunRecord& record, const Launch& launch, con
 std::string first_difference(const std::string& rank_0_text, const std::string& text, int rank);
 
 /// Claims the rank of the launch on a store over TCP. (A store in a file is not claimed.) Returns the store under the
-/// prefix of the run: the nonce if rank 0 serves the store, run_prefix() if a launcher does. Throws CommError, with
-/// nothing written, if another run serves there or the rank is already claimed, and if no run publishes its record
-/// within timeout_s.
+/// prefix of the run: run_prefix() if our own launcher serves the store, else the nonce. Throws CommError, with nothing
+/// written, if another run serves there or the rank is already claimed, and if no run publishes its record within
+/// timeout_s. On torchrun's store, it throws CommError only if ranks are missing after timeout_s.
 Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s);
 
 /// Whether rank 0 of a run of Orthant serves this store. Writes nothing. It does not recognise a launcher's store.

@@ -133,7 +133,7 @@ class Launcher {
       : options_(options),
         server_(Store::serve(0, 60, ranks, Reach::kThisMachine)),
         run_id_(random_nonce()),
-        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_), 0))) {
+        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_)))) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
     const std::string& program = options.program.empty() ? argv[0] : options.program;

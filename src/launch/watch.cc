@@ -11,6 +11,7 @@
 #include "base/terminal_text.h"
 #include "base/text.h"
 #include "launch/process.h"
+#include "launch/roll_call.h"
 
 namespace orthant {
 namespace {
@@ -24,6 +25,8 @@ constexpr const char* kRecord = "abort/record";
 
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
+constexpr const char* kNumLeft = "num-left";  // number of ranks that have left with a goodbye
+constexpr const char* kAllLeft = "all-left";  // exists once all have
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // value: the name of a rank's latest Watch
 // The failure that a rank posted, escaped because any program that reaches the store can write there.
@@ -68,23 +71,13 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
   if (world_size_ == 1) return;
   beat();
   record_.set(latest_key(rank_), name);
-  const auto start = Clock::now();
-  for (int other = 0; other < world_size_; ++other) {
-    while (!store_.has(alive_key(other))) {
-      if (record_.has(kRecord)) throw CommError(read_failure(record_, 1));
-      if (seconds_since(start) > timeout_s) {
-        std::vector<std::string> missing;
-        for (int r = 0; r < world_size_; ++r) {
-          if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
-        }
-        throw CommError(fmt::format(
-            "rank {}: {} {} of {} did not connect to the {} within {:g} s; start all ranks, "
-            "check that they reach this address, or increase run.timeout_s",
-            rank_, missing.size() == 1 ? "rank" : "ranks", join(missing, ", "), world_size_, store_.name(), timeout_s));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
-    }
-  }
+  call_roll({.store = store_.under("start"),
+             .rank = rank_,
+             .world_size = world_size_,
+             .timeout_s = timeout_s,
+             .check = [this] {
+               if (record_.has(kRecord)) throw CommError(read_failure(record_, 1));
+             }});
   thread_ = std::thread([this] { run(); });
 }
 
@@ -101,35 +94,33 @@ void Watch::leave(bool goodbye) {
   if (!goodbye) return;
   try {
     store_.set(left_key(rank_), "");
+    if (store_.add(kNumLeft, 1) == world_size_) store_.set(kAllLeft, "");
   } catch (const CommError&) {  // the process that served the store is gone; no rank needs the goodbye
   }
 }
 
 void Watch::wait_for_others(double timeout_s) {
+  constexpr double kPiece_s = 0.5;
+  if (world_size_ == 1) return;
   const auto start = Clock::now();
-  try {
-    for (int other = 0; other < world_size_; ++other) {
-      while (!store_.has(left_key(other)) && !record_.has(kRecord) && seconds_since(start) < timeout_s) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (seconds_since(start) < timeout_s) {
+    try {
+      (void)store_.get(kAllLeft, std::min(kPiece_s, timeout_s));
+      return;
+    } catch (const CommError&) {
+      try {
+        if (store_.has(kAllLeft) || record_.has(kRecord)) return;
+      } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
+        return;
       }
     }
-  } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
   }
 }
 
-std::string Watch::wait_for_value(const Store& store, const std::string& key, int from, double timeout_s) const {
-  const auto start = Clock::now();
-  for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
-    if (const auto known = failure()) throw CommError(*known);
-    if (seconds_since(start) > timeout_s) {
-      throw CommError(
-          fmt::format("rank {}: rank {} of {} did not finish connecting to the {} within {:g} s; start all "
-                      "ranks, check that they reach this address, or increase run.timeout_s",
-                      rank_, from, world_size_, store.name(), timeout_s));
-    }
-    std::this_thread::sleep_for(pause);
-  }
-  return store.get(key, timeout_s);
+RollCall Watch::roll_call(const Store& store, double timeout_s) const {
+  return {.store = store, .rank = rank_, .world_size = world_size_, .timeout_s = timeout_s, .check = [this] {
+            if (const auto known = failure()) throw CommError(*known);
+          }};
 }
 
 void Watch::set_activity(std::string activity) {

@@ -2,9 +2,9 @@
 // rank posts a heartbeat in the store, reads those of the others, and reads the failure record. A failing rank, or the
 // launcher, writes the cause of the failure into that record.
 //
-// Growth with P ranks: construction costs O(P) store requests per rank. Every period, each rank sends one request that
-// returns P heartbeats (P requests to a store in a file), and does O(P) work. Each rank holds one file descriptor per
-// rank of its machine.
+// Growth with P ranks: construction costs a constant number of store requests per rank. Every period, each rank sends
+// one request that returns P heartbeats (P requests to a store in a file), and does O(P) work. Each rank holds one file
+// descriptor per rank of its machine.
 #pragma once
 
 #include <condition_variable>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "launch/process.h"
+#include "launch/roll_call.h"
 #include "launch/store.h"
 
 namespace orthant {
@@ -69,9 +70,8 @@ class Watch {
   /// For the rank whose process serves the store: waits up to timeout_s until all other ranks have left.
   void wait_for_others(double timeout_s);
 
-  /// Waits for a value that rank `from` posts in a store. Throws CommError after timeout_s, or if the run has failed
-  /// meanwhile.
-  std::string wait_for_value(const Store& store, const std::string& key, int from, double timeout_s) const;
+  /// A roll call of the ranks of this Watch, which ends with CommError if the run fails meanwhile.
+  RollCall roll_call(const Store& store, double timeout_s) const;
 
   /// Sets this rank's activity, which other ranks report when it fails.
   void set_activity(std::string activity);

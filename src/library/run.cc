@@ -24,11 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_given(const Config& config, const std::string& key) {
-  const auto origin = config.origins.find(key);
-  return origin != config.origins.end() && !origin->second.starts_with("default");
-}
-
 // Takes the model's sizes from a config.json, or the directory that contains it. Keys given in the run file or on the
 // command line must have the same values; a head_dim or vocab_size of 0 counts as not given.
 void load_model_sizes(Config& config, const std::string& path) {
@@ -42,7 +37,7 @@ void load_model_sizes(Config& config, const std::string& path) {
     if (key->hugging_face.only_if_set && value == value_text(*key, defaults)) continue;
     const bool derived = (key->name == "head_dim" || key->name == "vocab_size") && before == "0";
     const std::string given = config.locate(name);
-    const bool contradicts = is_given(config, name) && !derived && value != before;
+    const bool contradicts = config.is_set(name) && !derived && value != before;
     copy_value(*key, from_model, config);
     config.origins[name] = fs::is_directory(path) ? path + "/config.json" : path;
     if (!contradicts) continue;
@@ -55,7 +50,7 @@ void load_model_sizes(Config& config, const std::string& path) {
 
 // Takes the tokenizer of the model's directory, unless the run file or the command line names one.
 void default_tokenizer(Config& config, const std::string& directory) {
-  if (is_given(config, "data.tokenizer")) return;
+  if (config.is_set("data.tokenizer")) return;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     const fs::path path = fs::path(directory) / name;
     if (!fs::is_regular_file(path)) continue;
@@ -98,9 +93,9 @@ RunToPlan model_to_plan(const std::string& path, std::span<const std::string> ov
     throw ConfigError(config.locate("model.from") + " must be empty with --hf, which names the model; leave it out");
   }
   load_model_sizes(config, path);
-  if (!is_given(config, "run.ranks")) throw ConfigError("--hf requires the number of devices; add --ranks 8");
+  if (!config.is_set("run.ranks")) throw ConfigError("--hf requires the number of devices; add --ranks 8");
   const auto set = [&](int64_t& value, const std::string& key, int64_t otherwise) {
-    if (is_given(config, key)) return;
+    if (config.is_set(key)) return;
     value = otherwise;
     config.origins[key] = "default of --hf";
   };
@@ -120,6 +115,7 @@ RunFacts facts_without_data(const Config& config, int ranks) {
 
 RunFacts facts_before_data(const Config& config, int ranks) {
   RunFacts facts{.ranks = ranks};
+  check_prefixes(config.data.path, config.data.format, !config.data.weights.empty(), config.locate("data.path"));
   text_files_of(config.data.path);  // throws for a missing file
   const std::string& spec = config.data.tokenizer;
   facts.vocab_size = spec.starts_with("train:") ? pieces_to_train(spec) : load_tokenizer(spec, "", {})->vocab_size();

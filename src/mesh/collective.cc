@@ -23,6 +23,7 @@ constexpr std::array kFacts = {
     KindFacts{CollectiveKind::all_to_all, "all_to_all", true},
     KindFacts{CollectiveKind::broadcast, "broadcast", true},
     KindFacts{CollectiveKind::reduce, "reduce", true},
+    KindFacts{CollectiveKind::reduce_in_chunks, "reduce_in_chunks", true},
     KindFacts{CollectiveKind::shift, "shift", true},
     KindFacts{CollectiveKind::slice, "slice", false},
     KindFacts{CollectiveKind::pad, "pad", false},
@@ -99,6 +100,8 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
       return coord + 1 < axis_size ? elements : 0;
     case CollectiveKind::reduce:
       return coord > 0 ? elements : 0;
+    case CollectiveKind::reduce_in_chunks:
+      return coord > 0 ? elements : axis_size == 2 ? 0 : elements - chunk(0);
     default:
       // shift: a coordinate sends its own shard if the axis splits from_dim, otherwise the whole local tensor.
       return from_dim < 0 ? elements : part(from_dim, coord);
@@ -113,7 +116,10 @@ int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const in
   // Shards along an axis have at most two sizes, the larger ones first. So shard 0 is a largest one, and the last
   // shard is a smallest one.
   if (axis_size == 1 || !communicates(kind)) return 0;
-  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce) return at(axis_size - 1);
+  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce ||
+      kind == CollectiveKind::reduce_in_chunks) {
+    return at(axis_size - 1);
+  }
   if (kind == CollectiveKind::all_gather) return at(axis_size - 2);
   if (kind != CollectiveKind::all_to_all) return at(0);
   // all_to_all: the busiest coordinate has a large shard of from_dim and a small shard of to_dim. Candidates are the

@@ -8,6 +8,8 @@
 //   all_reduce      E + (n - 2) chunk(c)  chunks of the flattened tensor: E - chunk(c) elements go to their owners,
 //                                         then the sum of chunk c goes to n - 1 ranks
 //   all_to_all      part(c) minus the part of it that coordinate c holds afterwards
+//   reduce_in_chunks  E - chunk(c) elements go to the owners of their chunks, then the sum of chunk c goes to
+//                     coordinate 0; for n = 2 it is a reduce
 // broadcast, reduce and shift send the local tensor, except from the last coordinate (broadcast) or from coordinate 0
 // (reduce). All other kinds send nothing, and so do all kinds if n = 1.
 #pragma once
@@ -25,23 +27,29 @@ namespace orthant {
 
 /// Kinds with their effect on the placement S, P, R or I along the axis (see layout.h).
 enum class CollectiveKind {
-  all_reduce,      // P -> I or R
-  all_gather,      // S -> I or R
-  reduce_scatter,  // P -> S
-  all_to_all,      // S of one dim -> S of another
-  broadcast,       // from coordinate 0 to all, as a chain; the layout does not change
-  reduce,          // sum over all coordinates to coordinate 0, as a chain; the layout does not change
-  shift,           // every coordinate sends to the next, the last to coordinate 0; the layout does not change
-  slice,           // I or R -> S, local
-  pad,             // S -> P, local: fills the shards of other coordinates with zeros
-  mask_replicas,   // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
-  relabel,         // R <-> I, local: no data moves; only the meaning of the gradient changes
+  all_reduce,        // P -> I or R
+  all_gather,        // S -> I or R
+  reduce_scatter,    // P -> S
+  all_to_all,        // S of one dim -> S of another
+  broadcast,         // from coordinate 0 to all, as a chain; the layout does not change
+  reduce,            // sum over all coordinates to coordinate 0; the layout does not change
+  reduce_in_chunks,  // the same sum, with fewer elements into coordinate 0
+  shift,             // every coordinate sends to the next, the last to coordinate 0; the layout does not change
+  slice,             // I or R -> S, local
+  pad,               // S -> P, local: fills the shards of other coordinates with zeros
+  mask_replicas,     // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
+  relabel,           // R <-> I, local: no data moves; only the meaning of the gradient changes
 };
 
 /// Name of the kind, such as "all_gather".
 std::string_view name_of(CollectiveKind kind);
 /// The kind with this name. Throws LogicError for any other text.
 CollectiveKind collective_named(std::string_view name);
+/// The sum into one coordinate with the fewest bytes into it: reduce_in_chunks, and on a GPU, whose library has none,
+/// reduce.
+constexpr CollectiveKind root_sum(bool on_gpu) {
+  return on_gpu ? CollectiveKind::reduce : CollectiveKind::reduce_in_chunks;
+}
 /// Whether the kind sends bytes. False for slice, pad, mask_replicas and relabel.
 bool communicates(CollectiveKind kind);
 

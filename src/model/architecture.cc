@@ -175,4 +175,10 @@ int64_t loss_chunk_rows(int64_t vocab_size, bool on_gpu) {
   return std::max<int64_t>(512, elements / std::max<int64_t>(1, vocab_size));
 }
 
+int64_t capped_score_rows(int64_t heads, int64_t keys, bool on_gpu) {
+  // At most 16 MiB of float scores on a CPU and 256 MiB on a GPU, but at least 16 rows.
+  const int64_t elements = int64_t{1} << (on_gpu ? 26 : 22);
+  return std::max<int64_t>(16, elements / std::max<int64_t>(1, heads * keys));
+}
+
 }  // namespace orthant

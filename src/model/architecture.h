@@ -39,6 +39,7 @@ struct Architecture {
   bool attention_bias = false;  // the query, key, value and output projections have biases
   bool qkv_bias = false;        // only the query, key and value projections have biases
   bool mlp_bias = false;        // the projections of the MLP have biases
+  double attn_logit_softcapping = 0.0;   // c: a score s of attention becomes c tanh(s / c); 0 = not capped
   double final_logit_softcapping = 0.0;  // c: the logits are c tanh(y / c) for products y of the head; 0 = not capped
   double dropout = 0.0;
   double initializer_range = 0.02;
@@ -123,5 +124,7 @@ double rotary_factor(const Architecture& a);
 
 /// Number of rows (tokens) whose logits the loss holds at a time, on a CPU or a GPU.
 int64_t loss_chunk_rows(int64_t vocab_size, bool on_gpu);
+/// Number of queries whose capped scores attention holds at a time. `heads` counts the query heads of all sequences.
+int64_t capped_score_rows(int64_t heads, int64_t keys, bool on_gpu);
 
 }  // namespace orthant

@@ -1,5 +1,5 @@
-// Runs attention tile by tile: on the CPU with ATen's flash kernel, on CUDA with attend_cuda(), and in float64 by
-// definition.
+// Runs attention tile by tile: on the CPU with ATen's flash kernel, on CUDA with attend_cuda(), and by definition where
+// these have no kernel.
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "model/architecture.h"
 #include "model/attention_cuda.h"
 #include "model/element.h"
 
@@ -38,46 +39,119 @@ struct Cut {
   }
 };
 
-// The scores of a tile, by definition; -inf for hidden keys.
-at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
-  at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
-  if (cut.tile.kind == AttentionTile::causal) {
-    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1), kMinusInfinity);
-  } else if (const auto bias = cut.bias(q.options())) {
-    scores = scores + *bias;
-  }
-  return scores;
-}
-
-// True if the float64 definition must run: on request, or for float64 on CUDA, whose kernels lack it.
-bool plain(AttentionKernel kernel, const at::Tensor& q) {
-  return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
+// True if the definition must run: on request, for capped scores, or for float64 on CUDA, whose kernels lack it.
+bool by_definition(AttentionKernel kernel, const at::Tensor& q, const ScoreRule& rule) {
+  return kernel == AttentionKernel::plain || rule.softcap > 0 || (q.is_cuda() && q.scalar_type() == at::kDouble);
 }
 
 // attend_cuda() takes key heads that several query heads share. The other kernels need one for each query head.
-bool takes_shared_key_heads(AttentionKernel kernel, const at::Tensor& q) { return q.is_cuda() && !plain(kernel, q); }
-
-at::Tensor for_kernel(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& kv_BKSD) {
-  return takes_shared_key_heads(kernel, q) ? kv_BKSD : detail::per_query_head(kv_BKSD, q.size(1));
+bool takes_shared_key_heads(AttentionKernel kernel, const at::Tensor& q, const ScoreRule& rule) {
+  return q.is_cuda() && !by_definition(kernel, q, rule);
 }
 
-PartialAttention plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                               double scale) {
-  const at::Tensor q = q_in.to(at::kDouble), k = k_in.to(at::kDouble), v = v_in.to(at::kDouble);
-  const at::Tensor scores = scores_of(cut, q, k, scale);
-  return {at::matmul(scores.softmax(-1), v), scores.logsumexp(-1)};
+at::Tensor for_kernel(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& kv_BKSD, const ScoreRule& rule) {
+  return takes_shared_key_heads(kernel, q, rule) ? kv_BKSD : detail::per_query_head(kv_BKSD, q.size(1));
 }
 
-AttentionGradients plain_backward(const Cut& cut, const at::Tensor& dout_in, const at::Tensor& q_in,
-                                  const at::Tensor& k_in, const at::Tensor& v_in, const at::Tensor& out_in,
-                                  const at::Tensor& lse_in, double scale) {
-  const at::Tensor dout = dout_in.to(at::kDouble), q = q_in.to(at::kDouble), k = k_in.to(at::kDouble);
-  const at::Tensor v = v_in.to(at::kDouble), out = out_in.to(at::kDouble), lse = lse_in.to(at::kDouble);
-  const at::Tensor p = (scores_of(cut, q, k, scale) - lse.unsqueeze(-1)).exp();
-  const at::Tensor delta = (dout * out).sum(-1, true);
-  const at::Tensor ds = p * (at::matmul(dout, v.transpose(-1, -2)) - delta) * scale;
-  return {at::matmul(ds, k), at::matmul(ds.transpose(-1, -2), q), at::matmul(p.transpose(-1, -2), dout)};
-}
+// Attention of one tile by its definition, for one block of queries after the other.
+class Definition {
+ public:
+  Definition(AttentionKernel kernel, const AttentionTile& tile, const at::Tensor& k, const at::Tensor& v,
+             const ScoreRule& rule)
+      : tile_(tile),
+        rule_(rule),
+        type_(kernel == AttentionKernel::plain ? at::kDouble : wide(k.scalar_type())),
+        k_(k.to(type_)),
+        v_(v.to(type_)) {}
+
+  PartialAttention forward(const at::Tensor& q) const {
+    PartialAttention all{at::empty(q.sizes(), k_.options()), at::empty(q.sizes().slice(0, 3), k_.options())};
+    for_each_block(q, [&](const Block& block) {
+      const at::Tensor p = hidden(block, block.scores(q));
+      const at::Tensor most = p.amax(-1, true);
+      const at::Tensor sum = p.sub_(most).exp_().sum(-1, true);
+      block.rows(all.out_BHTD).copy_(product(p, block.keys(v_)).div_(sum));
+      block.rows(all.lse_BHT).copy_(sum.log().add_(most).squeeze(-1));
+    });
+    return all;
+  }
+
+  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& out,
+                              const at::Tensor& lse) const {
+    AttentionGradients all{at::empty(q.sizes(), k_.options()), at::zeros(k_.sizes(), k_.options()),
+                           at::zeros(v_.sizes(), v_.options())};
+    for_each_block(q, [&](const Block& block) {
+      const at::Tensor dout_rows = block.rows(dout).to(type_);
+      at::Tensor scores = block.scores(q);
+      // The slope of a score by scale q k: 1 - (score / c)^2 with a cap c.
+      const at::Tensor slope = rule_.softcap > 0 ? scores.div(rule_.softcap).square_().neg_().add_(1) : at::Tensor();
+      const at::Tensor p = hidden(block, scores).sub_(block.rows(lse).to(type_).unsqueeze(-1)).exp_();
+      add_product(block.keys(all.dv_BKSD), p.transpose(-1, -2), dout_rows);
+      const at::Tensor delta = (dout_rows * block.rows(out).to(type_)).sum(-1, true);
+      const at::Tensor ds = product(dout_rows, block.keys(v_).transpose(-1, -2)).sub_(delta).mul_(p);
+      if (slope.defined()) ds.mul_(slope);
+      ds.mul_(rule_.scale);
+      block.rows(all.dq_BHTD).copy_(product(ds, block.keys(k_)));
+      add_product(block.keys(all.dk_BKSD), ds.transpose(-1, -2), block.rows(q).to(type_));
+    });
+    return all;
+  }
+
+ private:
+  // Queries [begin, end) of the tile, which see no key from `end_key` on.
+  struct Block {
+    const Definition& of;
+    int64_t begin, end, end_key;
+
+    at::Tensor rows(const at::Tensor& t) const { return t.narrow(2, begin, end - begin); }
+    at::Tensor keys(const at::Tensor& t) const { return t.narrow(2, 0, end_key); }
+    at::Tensor scores(const at::Tensor& q) const {
+      at::Tensor products = product(rows(q).to(of.type_), keys(of.k_).transpose(-1, -2));
+      const double cap = of.rule_.softcap;
+      return cap > 0 ? products.mul_(of.rule_.scale / cap).tanh_().mul_(cap) : products.mul_(of.rule_.scale);
+    }
+  };
+
+  template <class Function>
+  void for_each_block(const at::Tensor& q, const Function& function) const {
+    const int64_t queries = q.size(2), keys = k_.size(2),
+                  rows = capped_score_rows(q.size(0) * q.size(1), keys, q.is_cuda());
+    for (int64_t begin = 0; begin < queries; begin += rows) {
+      const int64_t end = std::min(queries, begin + rows);
+      function(Block{*this, begin, end, tile_.kind == AttentionTile::causal ? end : keys});
+    }
+  }
+
+  // Sets the scores of hidden keys to -inf, in place.
+  at::Tensor hidden(const Block& block, at::Tensor scores) const {
+    if (tile_.kind == AttentionTile::causal) {
+      const at::Tensor all = at::ones({block.end - block.begin, block.end_key}, scores.options().dtype(at::kBool));
+      scores.masked_fill_(all.triu_(block.begin + 1), kMinusInfinity);
+    } else if (const auto bias = Cut{tile_}.bias(scores.options())) {
+      scores.add_(block.rows(*bias));
+    }
+    return scores;
+  }
+
+  // a b, for [B,H,.,.] each. at::matmul would copy operands that are slices; products of each sequence do not.
+  static at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor result = at::empty({a.size(0), a.size(1), a.size(2), b.size(3)}, a.options());
+    for (int64_t sequence = 0; sequence < a.size(0); ++sequence) {
+      at::Tensor of_sequence = result[sequence];
+      at::bmm_out(of_sequence, a[sequence], b[sequence]);
+    }
+    return result;
+  }
+  // sum += a b.
+  static void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+    for (int64_t sequence = 0; sequence < sum.size(0); ++sequence) sum[sequence].baddbmm_(a[sequence], b[sequence]);
+  }
+
+  const AttentionTile& tile_;
+  const ScoreRule& rule_;
+  at::ScalarType type_;
+  at::Tensor k_, v_;
+};
 
 // Sums over the query heads that share a key head.
 at::Tensor per_key_head(const at::Tensor& d_BHSD, int64_t key_heads, at::ScalarType dtype) {
@@ -102,18 +176,22 @@ at::Tensor detail::per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
 }
 
 PartialAttention attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const std::vector<AttentionTile>& tiles, double scale) {
+                        const std::vector<AttentionTile>& tiles, const ScoreRule& rule) {
   check_heads(q, k, v);
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), D = q.size(3);
-  const at::Tensor keys = for_kernel(kernel, q, k), values = for_kernel(kernel, q, v);
+  const at::Tensor keys = for_kernel(kernel, q, k, rule), values = for_kernel(kernel, q, v, rule);
   const auto run = [&](const AttentionTile& tile) -> PartialAttention {
     const Cut cut{tile};
-    if (plain(kernel, q)) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
+    if (by_definition(kernel, q, rule)) {
+      return Definition(kernel, tile, cut.keys(keys), cut.keys(values), rule).forward(cut.queries(q));
+    }
     const bool causal = tile.kind == AttentionTile::causal;
     const auto bias = cut.bias(q.options());
-    if (q.is_cuda()) return detail::attend_cuda(cut.queries(q), cut.keys(keys), cut.keys(values), causal, bias, scale);
+    if (q.is_cuda()) {
+      return detail::attend_cuda(cut.queries(q), cut.keys(keys), cut.keys(values), causal, bias, rule.scale);
+    }
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(cut.queries(q), cut.keys(keys), cut.keys(values),
-                                                                      0.0, causal, bias, scale);
+                                                                      0.0, causal, bias, rule.scale);
     return {out, lse};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == T) {
@@ -135,25 +213,25 @@ namespace {
 
 AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
                                      const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                                     const at::Tensor& lse, const std::vector<AttentionTile>& tiles, double scale,
-                                     int64_t key_heads, at::ScalarType type) {
+                                     const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
+                                     const ScoreRule& rule, int64_t key_heads, at::ScalarType type) {
   check_heads(q, k, v);
-  const at::Tensor keys = for_kernel(kernel, q, k), values = for_kernel(kernel, q, v);
+  const at::Tensor keys = for_kernel(kernel, q, k, rule), values = for_kernel(kernel, q, v, rule);
   const auto run = [&](const AttentionTile& tile) -> AttentionGradients {
     const Cut cut{tile};
-    if (plain(kernel, q)) {
-      return plain_backward(cut, cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out),
-                            cut.queries(lse), scale);
+    if (by_definition(kernel, q, rule)) {
+      return Definition(kernel, tile, cut.keys(keys), cut.keys(values), rule)
+          .backward(cut.queries(dout), cut.queries(q), cut.queries(out), cut.queries(lse));
     }
     const bool causal = tile.kind == AttentionTile::causal;
     const auto bias = cut.bias(q.options());
     if (q.is_cuda()) {
       return detail::attend_cuda_backward(cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values),
-                                          cut.queries(out), cut.queries(lse), causal, bias, scale);
+                                          cut.queries(out), cut.queries(lse), causal, bias, rule.scale);
     }
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out), cut.queries(lse), 0.0,
-        causal, bias, scale);
+        causal, bias, rule.scale);
     return {dq, dk, dv};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == q.size(2) && tiles[0].keys() == k.size(2)) {
@@ -179,16 +257,17 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
 
 AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
                                    const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                                   const at::Tensor& lse, const std::vector<AttentionTile>& tiles, double scale) {
-  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, k.size(1), wide(q.scalar_type()));
+                                   const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
+                                   const ScoreRule& rule) {
+  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, rule, k.size(1), wide(q.scalar_type()));
 }
 
 AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
                                                 const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                                 const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
-                                                double scale) {
-  const int64_t heads = takes_shared_key_heads(kernel, q) ? k.size(1) : q.size(1);
-  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, heads, q.scalar_type());
+                                                const ScoreRule& rule) {
+  const int64_t heads = takes_shared_key_heads(kernel, q, rule) ? k.size(1) : q.size(1);
+  return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, rule, heads, q.scalar_type());
 }
 
 void merge_partial_attention(PartialAttention& sum, const PartialAttention& block) {

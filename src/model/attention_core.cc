@@ -126,7 +126,8 @@ AttentionCore local_attention() {
                          const AttentionShape& shape) -> std::vector<at::Tensor> {
             if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
             ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
-            const PartialAttention all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), shape.scale());
+            const PartialAttention all =
+                attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), shape.scores());
             return {all.out_BHTD, q, k, v, all.lse_BHT};
           },
           .backward =
@@ -134,7 +135,7 @@ AttentionCore local_attention() {
                                                             const Microbatch& batch, const AttentionShape& shape) {
                 if (shape.linformer_k) return summaries.backward(dout, kept, batch, shape);
                 return attend_backward_single_block(AttentionKernel::flash, dout, kept[1], kept[2], kept[3], kept[0],
-                                                    kept[4], tiles_of(batch, shape), shape.scale());
+                                                    kept[4], tiles_of(batch, shape), shape.scores());
               }};
 }
 

@@ -1,53 +1,85 @@
 #include "model/generation.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
 #include "base/errors.h"
 #include "base/labels.h"
 #include "base/philox.h"
 
-#include <ATen/ATen.h>
-
-#include <algorithm>
-#include <numeric>
-
 namespace orthant {
 namespace {
 
-void require_positions(int64_t positions, int64_t tokens) {
-  if (tokens <= positions) return;
-  throw ConfigError(fmt::format(
-      "{} tokens of the prompt must be at most the model's max_position_embeddings = {}; shorten the prompt", tokens,
-      positions));
-}
+// Texts of different lengths in one batch. They are aligned at their ends, so that the last column holds the last token
+// of each. The columns before a text hold padding, as a document of its own, which no token of the text sees.
+//
+// Example: the texts [1 2 3] and [4] become the rows [1 2 3] and [0 0 4]; the second has the documents [0 0] and [4].
+class AlignedTexts {
+ public:
+  AlignedTexts(int64_t positions, std::function<at::Tensor(const Microbatch&)> logits)
+      : positions_(positions), logits_(std::move(logits)) {}
 
-// Tokens of one sequence at the positions from `first` on. Only the last one has a label, whose value has no meaning.
-Microbatch next_tokens(std::span<const int64_t> tokens, int64_t first) {
-  const auto T = static_cast<int64_t>(tokens.size());
-  ORTHANT_CHECK(T > 0);
-  Microbatch batch;
-  batch.tokens_BT = at::empty({1, T}, at::kLong);
-  std::copy(tokens.begin(), tokens.end(), batch.tokens_BT.mutable_data_ptr<int64_t>());
-  batch.labels_BT = at::full({1, T}, kIgnoredLabel, at::kLong);
-  batch.labels_BT.select(1, T - 1).zero_();
-  batch.sequence_positions_T = at::arange(first, first + T);
-  batch.positions_BT = batch.sequence_positions_T.unsqueeze(0);
-  batch.samples_B = at::zeros({1}, at::kLong);
-  batch.sequence_length = first + T;
-  return batch;
-}
+  at::Tensor append(std::span<const int64_t> texts, std::span<const std::vector<int64_t>> tokens) {
+    const at::NoGradGuard no_grad;
+    ORTHANT_CHECK(!texts.empty() && texts.size() == tokens.size(), texts.size(), tokens.size());
+    const auto B = static_cast<int64_t>(texts.size());
+    const auto T = static_cast<int64_t>(std::ranges::max_element(tokens, {}, &std::vector<int64_t>::size)->size());
+    if (columns_ == 0) {
+      for (size_t i = 0; i < texts.size(); ++i) padding_[texts[i]] = T - static_cast<int64_t>(tokens[i].size());
+    }
+    Microbatch batch;
+    batch.tokens_BT = at::zeros({B, T}, at::kLong);
+    batch.positions_BT = at::empty({B, T}, at::kLong);
+    batch.labels_BT = at::full({B, T}, kIgnoredLabel, at::kLong);
+    batch.labels_BT.select(1, T - 1).zero_();  // the value has no meaning
+    batch.sequence_positions_T = at::arange(columns_, columns_ + T);
+    batch.samples_B = at::empty({B}, at::kLong);
+    batch.sequence_length = columns_ + T;
+    auto packing = std::make_shared<Packing>();
+    for (int64_t row = 0; row < B; ++row) {
+      const int64_t text = texts[static_cast<size_t>(row)], padding = padding_.at(text);
+      const std::vector<int64_t>& added = tokens[static_cast<size_t>(row)];
+      ORTHANT_CHECK(!added.empty() && (columns_ == 0 || std::ssize(added) == T), added.size(), T);
+      if (batch.sequence_length - padding > positions_) {
+        throw ConfigError(fmt::format("a text of {} tokens must have at most the model's max_position_embeddings = {}",
+                                      batch.sequence_length - padding, positions_));
+      }
+      std::ranges::copy_backward(added, batch.tokens_BT[row].mutable_data_ptr<int64_t>() + T);
+      int64_t* positions = batch.positions_BT[row].mutable_data_ptr<int64_t>();
+      for (int64_t column = columns_; column < batch.sequence_length; ++column) {
+        *positions++ = column < padding ? column : column - padding;
+      }
+      batch.samples_B[row] = text;
+      packing->document_starts.push_back(padding > 0 ? std::vector<int64_t>{0, padding} : std::vector<int64_t>{0});
+    }
+    const bool is_padded = std::ranges::any_of(texts, [&](int64_t text) { return padding_.at(text) > 0; });
+    if (is_padded) batch.packing = std::move(packing);
+    columns_ = batch.sequence_length;
+    return logits_(batch);
+  }
+
+ private:
+  const int64_t positions_;
+  const std::function<at::Tensor(const Microbatch&)> logits_;
+  int64_t columns_ = 0;
+  std::map<int64_t, int64_t> padding_;  // columns before each text
+};
 
 }  // namespace
 
-Advance advance_text(int64_t positions, std::function<at::Tensor(const Microbatch&)> logits) {
-  return [positions, logits = std::move(logits), length = int64_t{0}](std::span<const int64_t> tokens) mutable {
-    const at::NoGradGuard no_grad;
-    const Microbatch batch = next_tokens(tokens, length);
-    length = batch.sequence_length;
-    require_positions(positions, length);
-    return logits(batch).flatten();
+Advance advance_texts(int64_t positions, std::function<at::Tensor(const Microbatch&)> logits) {
+  return [texts = std::make_shared<AlignedTexts>(positions, std::move(logits))](
+             std::span<const int64_t> numbers, std::span<const std::vector<int64_t>> tokens) {
+    return texts->append(numbers, tokens);
   };
 }
 
-int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, int64_t index) {
+int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, int64_t index, int64_t text) {
   const at::Tensor logits_V = sampling.vocabulary > 0 ? all_logits_V.narrow(0, 0, sampling.vocabulary) : all_logits_V;
   if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
   const at::Tensor probabilities = (logits_V.to(at::kDouble) / sampling.temperature).softmax(0);
@@ -62,7 +94,8 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
   double mass = 0;
   size_t kept = 0;
   while (kept < order.size() && (kept == 0 || mass < wanted)) mass += p[order[kept++]];
-  const auto words = philox_block(sampling.seed, stream_of("sample"), static_cast<uint64_t>(index));
+  const uint64_t draw = (static_cast<uint64_t>(text) << 32) + static_cast<uint64_t>(index);
+  const auto words = philox_block(sampling.seed, stream_of("sample"), draw);
   double u = (static_cast<double>(words[0]) * 4294967296.0 + words[1]) / 18446744073709551616.0 * mass;
   for (size_t i = 0; i + 1 < kept; ++i) {
     u -= p[order[i]];
@@ -71,28 +104,45 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
   return order[kept - 1];
 }
 
-Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
-                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
-                          const std::function<bool(std::span<const int64_t> made)>& should_continue) {
-  Generated made;
-  auto& tokens = made.tokens;
-  auto length = static_cast<int64_t>(prompt.size());
-  if (max_new_tokens > 0) require_positions(positions, length);
-  std::vector<int64_t> next(prompt.begin(), prompt.end());
-  while (static_cast<int64_t>(tokens.size()) < max_new_tokens) {
-    if (length > positions) {
-      made.out_of_positions = true;
-      break;
+std::vector<Generated> generate_tokens(
+    const Advance& advance, int64_t positions, std::span<const std::vector<int64_t>> prompts, int64_t max_new_tokens,
+    const Sampling& sampling, int64_t end_of_text, int64_t first_text,
+    const std::function<bool(size_t text, std::span<const int64_t> made)>& should_continue) {
+  std::vector<Generated> texts(prompts.size());
+  std::vector<int64_t> growing;
+  std::vector<std::vector<int64_t>> next;
+  // Lets the text grow by these tokens, unless it has its length.
+  const auto grow = [&](size_t text, std::vector<int64_t> tokens) {
+    const auto made = std::ssize(texts[text].tokens);
+    if (made >= max_new_tokens) return;
+    texts[text].out_of_positions = std::ssize(prompts[text]) + made > positions;
+    if (texts[text].out_of_positions) return;
+    growing.push_back(static_cast<int64_t>(text));
+    next.push_back(std::move(tokens));
+  };
+  for (size_t text = 0; text < prompts.size(); ++text) {
+    if (max_new_tokens > 0 && std::ssize(prompts[text]) > positions) {
+      throw ConfigError(fmt::format(
+          "the {} tokens of prompt {} must be at most the model's max_position_embeddings = {}; shorten the prompt",
+          prompts[text].size(), first_text + static_cast<int64_t>(text) + 1, positions));
     }
-    const at::Tensor logits = advance(next);
-    const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(tokens.size()));
-    if (token == end_of_text) break;
-    tokens.push_back(token);
-    if (should_continue && !should_continue(tokens)) break;
-    next = {token};
-    ++length;
+    grow(text, prompts[text]);
   }
-  return made;
+  while (!growing.empty()) {
+    const at::Tensor logits = advance(growing, next);
+    const std::vector<int64_t> advanced = std::exchange(growing, {});
+    next.clear();
+    for (size_t row = 0; row < advanced.size(); ++row) {
+      const auto text = static_cast<size_t>(advanced[row]);
+      std::vector<int64_t>& made = texts[text].tokens;
+      const int64_t token =
+          sample_token(logits[static_cast<int64_t>(row)], sampling, std::ssize(made), first_text + advanced[row]);
+      if (token == end_of_text) continue;
+      made.push_back(token);
+      if (!should_continue || should_continue(text, made)) grow(text, {token});
+    }
+  }
+  return texts;
 }
 
 }  // namespace orthant

@@ -21,26 +21,30 @@ struct Sampling {
   int64_t vocabulary = 0;    // sample only ids below it, as the model may have more than the tokenizer; 0 = all
 };
 
-/// Samples the token at `index` of the generated text, as a pure function of logits, options and index.
-int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index);
+/// Samples token `index` of a generated text, as a pure function of logits, options, index and the number of the text.
+int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index, int64_t text = 0);
 
 struct Generated {
   std::vector<int64_t> tokens;
   bool out_of_positions = false;  // true if generation ended at the model's last position
 };
 
-/// Appends tokens to a text and returns the logits [V] after the last one.
-using Advance = std::function<at::Tensor(std::span<const int64_t> tokens)>;
+/// Appends tokens to texts that grow together, and returns the logits [texts, V] after the last token of each. `texts`
+/// are their numbers, ascending: all of them in the first call, and later those that still grow. tokens[i] belongs to
+/// texts[i]; lengths may differ in the first call only.
+using Advance = std::function<at::Tensor(std::span<const int64_t> texts, std::span<const std::vector<int64_t>> tokens)>;
 
-/// The Advance of one text with a model of `positions` positions; ConfigError beyond them. `logits` returns the logits
-/// [1,V] of the token with a label in a microbatch of one sequence. The model's attention must be cached_attention().
-Advance advance_text(int64_t positions, std::function<at::Tensor(const Microbatch& batch)> logits);
+/// The Advance of a model with `positions` positions; ConfigError beyond them. `logits` returns the logits [B,V] of the
+/// tokens with a label in a microbatch. The model's attention must be a cached_attention() of its own.
+Advance advance_texts(int64_t positions, std::function<at::Tensor(const Microbatch& batch)> logits);
 
-/// Continues the prompt by at most max_new_tokens, until end_of_text or the last position. `should_continue`, if given,
-/// receives the tokens made so far after each new one; generation stops when it returns false. The prompt must have at
-/// least one token and at most `positions` (ConfigError).
-Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
-                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text,
-                          const std::function<bool(std::span<const int64_t> made)>& should_continue = {});
+/// Continues each prompt by at most max_new_tokens, until end_of_text or the last position. `should_continue`, if
+/// given, receives the index of a text and the tokens made so far after each new one; the text ends when it returns
+/// false. Text i draws the tokens of text number first_text + i, whatever the other prompts are. Each prompt must have
+/// at least one token and at most `positions` (ConfigError).
+std::vector<Generated> generate_tokens(
+    const Advance& advance, int64_t positions, std::span<const std::vector<int64_t>> prompts, int64_t max_new_tokens,
+    const Sampling& sampling, int64_t end_of_text, int64_t first_text = 0,
+    const std::function<bool(size_t text, std::span<const int64_t> made)>& should_continue = {});
 
 }  // namespace orthant

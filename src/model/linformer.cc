@@ -32,7 +32,7 @@ class Linformer {
     if (part_.sum) part_.sum(kv);
     const at::Tensor summary = part_.sum ? kv : kv.to(k.scalar_type());
     const PartialAttention all =
-        attend(AttentionKernel::flash, to_sum_dtype(q), summary[0], summary[1], tiles(q, summary), shape.scale());
+        attend(AttentionKernel::flash, to_sum_dtype(q), summary[0], summary[1], tiles(q, summary), shape.scores());
     return {all.out_BHTD.to(q.scalar_type()), q, k, v, summary, all.lse_BHT};
   }
 
@@ -41,7 +41,7 @@ class Linformer {
     const at::Tensor &q = kept[1], &k = kept[2], &v = kept[3], &summary = kept[4];
     const AttentionGradients g =
         attend_backward(AttentionKernel::flash, to_sum_dtype(dout), to_sum_dtype(q), summary[0], summary[1],
-                        to_sum_dtype(kept[0]), kept[5], tiles(q, summary), shape.scale());
+                        to_sum_dtype(kept[0]), kept[5], tiles(q, summary), shape.scores());
     const at::Tensor dkv = at::stack({g.dk_BKSD, g.dv_BKSD});
     if (part_.sum) part_.sum(dkv);
     return {g.dq_BHTD, zero_padding(project_backward(*shape.linformer_k, k, dkv[0]), batch),

@@ -57,6 +57,10 @@ at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int
   return hidden.to(device);
 }
 
+at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const ScoreRule& rule) {
+  return apply_softcap(at::matmul(q, k.transpose(-1, -2)) * rule.scale, rule.softcap);
+}
+
 at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape) {
   const int64_t B = qkv.size(0), T = qkv.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   const auto dtype = wide(qkv.scalar_type());
@@ -81,7 +85,7 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
           .repeat_interleave(H / K, 1);
     };
     const at::Tensor keys = summary(turned(parts[1]), *shape.linformer_k);
-    const at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
+    const at::Tensor scores = scores_of(q, keys, shape.scores());
     const at::Tensor seen = at::matmul(scores.softmax(-1), summary(parts[2], *shape.linformer_v));
     return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
   }
@@ -89,8 +93,7 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor hidden = hidden_pairs(batch, shape.rule, T, qkv.device());
   const at::Tensor nothing = hidden.all(-1, true);  // queries without visible keys; their output is 0
-  const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(D)))
-                                .masked_fill(hidden & nothing.logical_not(), -INFINITY);
+  const at::Tensor scores = scores_of(q, k, shape.scores()).masked_fill(hidden & nothing.logical_not(), -INFINITY);
   const at::Tensor seen = at::matmul(scores.softmax(-1).masked_fill(nothing, 0.0), v);
   return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
 }

@@ -4,10 +4,6 @@
 // heads, D head size, I intermediate size, V vocabulary. The letters name logical dims, never shards.
 #pragma once
 
-#include "base/output_loss.h"
-#include "model/visibility.h"
-#include "model/weights.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
@@ -17,6 +13,11 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/output_loss.h"
+#include "model/attention.h"
+#include "model/visibility.h"
+#include "model/weights.h"
 
 namespace orthant {
 
@@ -46,12 +47,13 @@ struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]; undefined without rotary positions
   VisibilityRule rule;
+  double softcap = 0;  // of the scores; 0: no cap
   int64_t layer = 0;  // number of the block, the key of its cache
   /// The layer's Linformer projections, restricted to the rows of this rank's tokens, [T, K_p]. Null: full attention.
   const Weight *linformer_k = nullptr, *linformer_v = nullptr;
 
-  /// The factor of the scores, 1 / sqrt(D).
-  double scale() const { return 1 / std::sqrt(static_cast<double>(head_dim)); }
+  /// The scores, with the factor 1 / sqrt(D).
+  ScoreRule scores() const { return {1 / std::sqrt(static_cast<double>(head_dim)), softcap}; }
 };
 
 /// The keys visible to queries at these positions of the microbatch's sequences.

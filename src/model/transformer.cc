@@ -29,7 +29,8 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
                 .kv_heads = a.num_key_value_heads,
                 .head_dim = a.head_dim,
                 .max_positions = a.max_position_embeddings,
-                .rule = {.causal = a.causal(), .sliding_window = a.sliding_window}};
+                .rule = {.causal = a.causal(), .sliding_window = a.sliding_window},
+                .softcap = a.attn_logit_softcapping};
   if (a.rotary()) {
     std::tie(attention_.cos_PD, attention_.sin_PD) =
         rotary_tables(a, a.max_position_embeddings, wide(weights.working_dtype()));

@@ -39,9 +39,9 @@ std::vector<Messages> vocabulary_messages(const Pipeline& plan, int rank, int64_
   VocabularyShape shape{.tokens = sequences * plan.num_token_positions(rank),
                         .stream = volume(plan.stream_shape(rank, sequences)),
                         .element_bytes = element,
-                        .statistic_bytes = std::max(element, 4),
                         .ranks = plan.mesh.axis_size(kPipeline),
-                        .root = plan.stages.back().owner};
+                        .root = plan.stages.back().owner,
+                        .on_gpu = plan.config.run.device == "cuda"};
   std::vector<Messages> messages =
       output_traffic(vocabulary_algorithm(plan.vocabulary), make_output_loss(plan.config), shape, here);
   shape.root = plan.stages.front().owner;

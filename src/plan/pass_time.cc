@@ -154,7 +154,8 @@ PassTimes PassTimer::attention_times() const {
                      .kv_heads = key_heads,
                      .qk_head_dim = whole.head_dim,
                      .v_head_dim = whole.head_dim,
-                     .visible_share = 1};
+                     .visible_share = 1,
+                     .stores_scores = a.attn_logit_softcapping > 0};
   PassTimes times;
   if (cut.method == SequenceMethod::linformer && cut.summary_length > 0) {
     size.key_tokens = cut.summary_length;
@@ -321,17 +322,18 @@ std::map<ActionKind, double> PassTimer::barriers() const {
   const VocabularyShape shape{.tokens = tokens_,
                               .stream = volume(sharding_.stream_shape(rank_, sequences_)),
                               .element_bytes = shape_.element_bytes,
-                              .statistic_bytes = std::max(shape_.element_bytes, 4),
-                              .ranks = sharding_.mesh.axis_size(kPipeline)};
-  std::map<std::string, double> seconds;  // of one call, by collective
-  for (const int position : {0, 1}) {     // the root sends nothing in a reduce
+                              .ranks = sharding_.mesh.axis_size(kPipeline),
+                              .on_gpu = sharding_.config.run.device == "cuda"};
+  std::map<CollectiveKind, double> seconds;  // of one call
+  for (const int position : {0, 1}) {        // the root sends less in a sum
     for (const Messages& m : output_traffic(algorithm, make_output_loss(sharding_.config), shape, position)) {
-      double& longest = seconds[m.collective];
-      longest = std::max(longest, collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {kPipeline}, 1,
-                                                     m.bytes / m.calls));
+      const CollectiveKind kind = kind_of(m);
+      seconds[kind] = std::max(seconds[kind], collective_seconds(sharding_.mesh, hardware_, rank_, kind, {kPipeline}, 1,
+                                                                 m.bytes / m.calls));
     }
   }
-  const double broadcast = seconds["broadcast"], statistics = seconds["all_gather"], sum = seconds["reduce"];
+  const double broadcast = seconds[CollectiveKind::broadcast], sum = seconds[root_sum(shape.on_gpu)];
+  const double statistics = seconds[CollectiveKind::all_gather];
   return {{S, broadcast},   {Z, statistics}, {T, statistics}, {TW, statistics},
           {B, sum + (algorithm.early() ? statistics : 0)}, {F, sum},        {EB, broadcast}};
 }

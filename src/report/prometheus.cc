@@ -122,10 +122,11 @@ void PrometheusExport::publish() {
   std::ofstream out(temporary, std::ios::binary);
   out << text;
   out.close();
-  if (!out || std::rename(temporary.c_str(), file_.c_str()) != 0) {
-    throw DataError(fmt::format("cannot write {}: {}; free some space there, or set metrics.enable_prometheus = false",
-                                file_, std::strerror(errno)));
+  const bool is_written = out && std::rename(temporary.c_str(), file_.c_str()) == 0;
+  if (!is_written && !has_warned_) {
+    fmt::print(stderr, "warning: cannot write {}: {}; the run goes on without it\n", file_, std::strerror(errno));
   }
+  has_warned_ = !is_written;
 }
 
 }  // namespace orthant

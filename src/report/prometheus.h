@@ -31,7 +31,8 @@ class PrometheusExport {
   /// stderr, and the run goes on.
   PrometheusExport(PrometheusRun run, std::string file, int port);
 
-  /// Replaces the file atomically, and the server's text. Throws DataError if the file cannot be written.
+  /// Replaces the file atomically, and the server's text. A file that cannot be written is a warning on stderr, once
+  /// until it is written again, and the run goes on.
   void publish(const StepMetrics& step);
   /// Adds a validation to the text, and publishes it with the last step.
   void publish(const ValidationMetrics& validation);
@@ -41,6 +42,7 @@ class PrometheusExport {
 
   PrometheusRun run_;
   std::string file_;
+  bool has_warned_ = false;  // the last attempt to write the file failed
   std::unique_ptr<MetricsServer> server_;
   std::optional<StepMetrics> step_;
   double logged_unix_s_ = 0;

@@ -158,22 +158,25 @@ void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Co
 }
 
 [[noreturn]] void refuse_data(const std::string& directory, const Config& c) {
-  throw ConfigError(
-      fmt::format("{} (with {}) differs from the data of the checkpoint {}, or its files have "
-                  "changed since; name the same files, hold out the same fraction, or choose another job.dump_folder",
-                  c.locate("data.path"), c.locate("data.validation"), directory));
+  const bool is_chat = c.data.format == "chat";
+  throw ConfigError(fmt::format(
+      "{} (with {}{}) differs from the data of the checkpoint {}, or its files have changed since; name the same "
+      "files, "
+      "hold out the same fraction, {}or choose another job.dump_folder",
+      c.locate("data.path"), c.locate("data.validation"), is_chat ? " and " + c.locate("data.chat_template") : "",
+      directory, is_chat ? "use the same chat template, " : ""));
 }
 
 void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
   if (state.get<std::string>("data_xxh3") != fmt::format("{:016x}", fingerprint)) refuse_data(directory, c);
 }
 
-// Another share of held-out documents leaves other documents to train on, and other weights change the order of
+// Another fraction of held-out documents leaves other documents to train on, and other weights change the order of
 // samples, even if the text is the same.
 void refuse_other_samples(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = checkpoint_config(checkpoint);
   if (!before) return;
-  if (before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
+  if (before->data.validation.fraction != c.data.validation.fraction) refuse_data(checkpoint.directory, c);
   if (before->data.weights == c.data.weights) return;
   throw ConfigError(
       fmt::format("{} differs from the checkpoint {}, where it was {}; samples would have another order. "

@@ -70,30 +70,42 @@ size_t partial_stop_bytes(const std::string& text, const std::vector<std::string
 
 }  // namespace
 
-GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
-                            const std::function<void(const std::string& text)>& on_text) {
-  const auto ids = tokenizer.encode(prompt), marks = tokenizer.begin_tokens();
-  std::vector<int64_t> tokens(marks.begin(), marks.end());
-  tokens.insert(tokens.end(), ids.begin(), ids.end());
-  if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
+std::vector<GeneratedText> generate_texts(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
+                                          std::span<const std::string> prompts, int64_t first_prompt,
+                                          const GenerationLimits& limits, const Sampling& sampling,
+                                          const std::function<void(size_t prompt, const std::string& text)>& on_text) {
+  const std::vector<int32_t> marks = tokenizer.begin_tokens();
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<size_t> prompt_bytes;
+  std::vector<std::vector<int64_t>> starts;
+  for (const std::string& prompt : prompts) {
+    ids.push_back(tokenizer.encode(prompt));
+    prompt_bytes.push_back(tokenizer.decode(ids.back()).size());
+    starts.emplace_back(marks.begin(), marks.end());
+    starts.back().insert(starts.back().end(), ids.back().begin(), ids.back().end());
+    if (starts.back().empty()) starts.back().push_back(tokenizer.end_of_text());
+  }
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens
-  std::string text;
-  const size_t before = tokenizer.decode(ids).size();
-  const auto should_continue = [&](std::span<const int64_t> made) {
-    std::vector<int32_t> all = ids;
+  std::vector<GeneratedText> texts(prompts.size());
+  const auto should_continue = [&](size_t i, std::span<const int64_t> made) {
+    std::vector<int32_t> all = ids[i];
     all.insert(all.end(), made.begin(), made.end());
-    text = tokenizer.decode(all).substr(before);  // decoding drops the first space of some tokenizers' texts
+    std::string& text = texts[i].text;
+    text = tokenizer.decode(all).substr(prompt_bytes[i]);  // decoding drops the first space of some tokenizers' texts
     const size_t stop = find_stop(text, limits.stop_texts);
     const bool is_stopped = stop < text.size();
     if (is_stopped) text.resize(stop);
-    if (on_text) on_text(text.substr(0, text.size() - partial_stop_bytes(text, limits.stop_texts)));
+    if (on_text) on_text(i, text.substr(0, text.size() - partial_stop_bytes(text, limits.stop_texts)));
     return !is_stopped;
   };
-  const auto made = generate_tokens(advance, positions, tokens, limits.max_new_tokens, drawn, tokenizer.end_of_text(),
-                                    should_continue);
-  return {text, static_cast<int64_t>(made.tokens.size()), made.out_of_positions};
+  const std::vector<Generated> made = generate_tokens(advance, positions, starts, limits.max_new_tokens, drawn,
+                                                      tokenizer.end_of_text(), first_prompt, should_continue);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    texts[i].tokens = std::ssize(made[i].tokens);
+    texts[i].out_of_positions = made[i].out_of_positions;
+  }
+  return texts;
 }
 
 std::string sample_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
@@ -105,11 +117,11 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
   const std::string opening = data.tokenizer->decode(prompt);
   const Plan generation = make_generation_plan(plan);
   Inference inference(generation, primitives_of(generation, cached_attention(), comm), session, comm);
-  const Advance next = advance_text(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
-  return opening +
-         generate_text(next, positions, *data.tokenizer, opening, {.max_new_tokens = kNewTokens},
-                       {.temperature = 0.7, .top_p = 0.9, .seed = static_cast<uint64_t>(plan.config.training.seed)})
-             .text;
+  const Advance next = advance_texts(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
+  const auto texts =
+      generate_texts(next, positions, *data.tokenizer, {&opening, 1}, 0, {.max_new_tokens = kNewTokens},
+                     {.temperature = 0.7, .top_p = 0.9, .seed = static_cast<uint64_t>(plan.config.training.seed)});
+  return opening + texts.front().text;
 }
 
 std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {

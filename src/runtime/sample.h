@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,13 @@ struct GenerationLimits {
   std::vector<std::string> stop_texts = {};  // the text ends before the first of these; each has at least one byte
 };
 
-/// Continues the prompt with a model of `positions` positions; returns only the continuation. `on_text` is called
-/// after each new token with the continuation so far, without an end that may become a stop. It may end inside a UTF-8
-/// character.
-GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, const GenerationLimits& limits, const Sampling& sampling,
-                            const std::function<void(const std::string& text)>& on_text = {});
+/// Continues each prompt with a model of `positions` positions; returns only the continuations. Prompt i is number
+/// first_prompt + i, which selects its random numbers. `on_text` is called after each new token with the index of the
+/// prompt and the continuation so far, without an end that may become a stop. It may end inside a UTF-8 character.
+std::vector<GeneratedText> generate_texts(
+    const Advance& advance, int64_t positions, const Tokenizer& tokenizer, std::span<const std::string> prompts,
+    int64_t first_prompt, const GenerationLimits& limits, const Sampling& sampling,
+    const std::function<void(size_t prompt, const std::string& text)>& on_text = {});
 
 /// A prompt from a held-out document (at most half of the context) and the model's continuation. The replica leaders
 /// (ranks with Plan::replica_leader() equal to their own rank), or all ranks if weights are sharded, must call it

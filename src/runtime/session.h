@@ -185,7 +185,7 @@ class Session {
   bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
   StatisticsChain chain_;
   OptimizerBackup backup_;
-  Prefetch batches_;
+  Prefetcher batches_;
 };
 
 }  // namespace orthant

@@ -2,54 +2,29 @@
 // shards from the mapped files.
 #include "runtime/snapshot.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/retention.h"
-#include "config/hf_tensors.h"
+#include "runtime/hf_files.h"
 #include "runtime/resume_check.h"
-
-#include <ATen/ATen.h>
-
-#include <algorithm>
-#include <iterator>
-#include <map>
-#include <nlohmann/json.hpp>
+#include "runtime/tensor_files.h"
 
 namespace orthant {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Dtype dtype_of(at::ScalarType type) {
-  return type == at::kDouble ? Dtype::f64 : type == at::kBFloat16 ? Dtype::bf16 : Dtype::f32;
-}
-
-std::optional<at::ScalarType> scalar_type_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f64: return at::kDouble;
-    case Dtype::f32: return at::kFloat;
-    case Dtype::bf16: return at::kBFloat16;
-    case Dtype::f16: return at::kHalf;
-    default: return std::nullopt;
-  }
-}
-
-std::span<const std::byte> bytes_of(const at::Tensor& t) {
-  ORTHANT_CHECK(t.is_contiguous(), t.dim());
-  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
-}
-
 // The stored tensor as a view into the mapped file.
 at::Tensor stored(const TensorSet& set, const std::string& name, const std::string& directory) {
-  const TensorBytes bytes = set.tensor(name);
-  const auto type = scalar_type_of(bytes.dtype);
-  if (!type) {
-    throw DataError(fmt::format("{}: {} is stored as {}; F32, F64, BF16 and F16 can be loaded", directory, name,
-                                dtype_name(bytes.dtype)));
-  }
-  return at::from_blob(const_cast<std::byte*>(bytes.bytes.data()), bytes.shape, at::TensorOptions().dtype(*type));
+  return tensor_of_file(set.tensor(name), directory);
 }
 
 const std::string kMasterPrefix = "master.";
@@ -62,48 +37,6 @@ struct StoredTensors {
   std::function<at::Tensor(size_t parameter)> shard = {};  // this rank's; all ranks must call it together
 
   bool has(const ParameterInfo& parameter) const { return state == nullptr || state->has(parameter); }
-};
-
-// The parameters of a model in the files of a Hugging Face directory of some family.
-class HfFiles {
- public:
-  HfFiles(const TensorSet& set, const std::string& directory, const HfFamily& family,
-          const std::vector<ParameterInfo>& parameters)
-      : set_(set), directory_(directory), parameters_(parameters), tensors_(hf_tensors(family, parameters)) {
-    for (HfTensor& tensor : tensors_) {
-      if (!set.contains(tensor.name) && set.contains(tensor.other_name)) tensor.name = tensor.other_name;
-      int64_t first_row = 0;
-      for (const size_t p : tensor.parameters) {
-        places_[parameters[p].name] = {&tensor, first_row};
-        first_row += parameters[p].shape[0];
-      }
-    }
-  }
-
-  /// Throws DataError if tensors are missing, unexpected or of another shape.
-  void check(std::span<const std::string> optional = {}) const {
-    std::vector<ExpectedTensor> want;
-    for (const HfTensor& tensor : tensors_) want.push_back({tensor.name, tensor.shape});
-    check_tensors(set_, want, directory_, optional);
-  }
-
-  /// A view of the unsharded parameter.
-  at::Tensor parameter(size_t p) const {
-    const auto& [tensor, first_row] = places_.at(parameters_[p].global_name());
-    const at::Tensor whole = stored(set_, tensor->name, directory_);
-    return (tensor->transposed ? whole.t() : whole).narrow(0, first_row, parameters_[p].shape[0]);
-  }
-
- private:
-  struct Place {
-    const HfTensor* tensor;
-    int64_t first_row;
-  };
-  const TensorSet& set_;
-  const std::string& directory_;
-  const std::vector<ParameterInfo>& parameters_;
-  std::vector<HfTensor> tensors_;
-  std::map<std::string, Place> places_;
 };
 
 std::vector<ExpectedTensor> wanted(const Weights& weights, const StoredTensors& tensors) {
@@ -244,7 +177,10 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   if (session.last_norm()) run["gradient_norm"] = *session.last_norm();
   content.state_json = run.dump(2) + "\n";
   content.config_toml = print_config(config);
-  content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
+  content.write_extra_files = [&](const std::string& directory) {
+    data.tokenizer->save(directory);
+    if (!data.chat_template.empty()) write_file(directory + "/chat_template.jinja", data.chat_template);
+  };
   std::string saved =
       save_checkpoint(checkpoints, state.step, content, static_cast<int>(config.checkpoint.keep_latest_k));
   collection.end();
@@ -252,19 +188,10 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
 }
 
 void load_weights(const std::string& directory, Weights& weights) {
-  const TensorSet set = open_hf_weights(directory);
   const std::vector<ParameterInfo>& parameters = weights.parameters();
+  const TensorSet set = open_hf_weights(directory);
   const HfFiles files(set, directory, *find_family(read_hf_config(directory).model.architecture), parameters);
-  const std::string head = "lm_head.weight";
-  const bool is_tied = std::ranges::find(parameters, head, &ParameterInfo::global_name) == parameters.end();
-  const std::vector<std::string> optional = is_tied ? std::vector<std::string>{head} : std::vector<std::string>{};
-  files.check(optional);
-  if (is_tied && set.contains(head) && !stored(set, head, directory).equal(files.parameter(0))) {
-    throw DataError(
-        fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from the embedding's weights; "
-                    "set it to false in config.json",
-                    directory));
-  }
+  files.check_model();
   std::vector<at::Tensor> shards;
   for (size_t p = 0; p < parameters.size(); ++p) shards.push_back(shard_of(parameters[p], files.parameter(p)));
   for (size_t p = 0; p < shards.size(); ++p) weights.set(p, shards[p]);

@@ -56,20 +56,21 @@ void add_documents(Hasher& hasher, const IndexedDataset& dataset, std::span<cons
   }
 }
 
-// Fingerprint of the training documents, their tokens and learned tokens, and the weights of a blend.
+// Fingerprint of the training documents, their tokens and loss masks, and the weights of a blend.
 uint64_t fingerprint_of(const Corpus& corpus, const std::vector<double>& weights) {
   Hasher hasher;
   for (const Documents& documents : corpus.training) {
     add_documents(hasher, documents.tokens, documents.chosen);
-    if (documents.learned) add_documents(hasher, *documents.learned, documents.chosen);
+    if (documents.loss_mask) add_documents(hasher, *documents.loss_mask, documents.chosen);
   }
   for (const double weight : weights) hasher.add_field(std::bit_cast<uint64_t>(weight));
   return hasher.digest();
 }
 
 // Throws ConfigError if a document is longer than a sample and must not be cut. A shorter document may still cross the
-// end of a sample, as in any stream of packed samples; a longer one always does. `key` names the dataset.
-void require_whole_documents(const Config& config, const IndexedDataset& dataset, const std::string& key) {
+// end of a sample, as in any stream of packed samples; a longer one always does. `key` and `set` name the dataset.
+void require_whole_documents(const Config& config, const IndexedDataset& dataset, const std::string& key,
+                             const std::string& set) {
   const bool is_chat = config.data.format == "chat";
   if ((!config.data.mask_documents && !is_chat) || config.data.long_documents == "cut") return;
   int64_t longest = 0, length = 0, longer = 0;
@@ -85,8 +86,9 @@ void require_whole_documents(const Config& config, const IndexedDataset& dataset
   throw ConfigError(fmt::format(
       "{}, but document {} (from 0) of {} has {} tokens, more than {}; {} of {} do. Set training.seq_len to at least "
       "{}{}, or data.long_documents to \"cut\" ({})",
-      law, longest, config.locate(key), length, config.locate("training.seq_len"), longer,
-      counted(dataset.num_documents(), "document"), length, positions ? " and model.max_position_embeddings too" : "",
+      law, longest, set.empty() ? config.locate(key) : fmt::format("{} of {}", set, config.locate(key)), length,
+      config.locate("training.seq_len"), longer, counted(dataset.num_documents(), "document"), length,
+      positions ? " and model.max_position_embeddings too" : "",
       is_chat ? "the rest of each is then left out" : "they are cut where samples end"));
 }
 
@@ -104,11 +106,11 @@ void require_full_sample(const Config& config, const TextSamples& samples, int64
 // `key` is data.path or data.validation.
 std::shared_ptr<const SampleSource> samples_of(const Config& config, const Documents& documents,
                                                const std::string& key) {
-  require_whole_documents(config, documents.tokens, key);
+  require_whole_documents(config, documents.tokens, key, documents.name);
   const std::string name = documents.name.empty() ? key : fmt::format("{} ({})", key, documents.name);
-  if (documents.learned) {
+  if (documents.loss_mask) {
     return std::make_shared<ChatSamples>(
-        documents.tokens, *documents.learned, documents.chosen, config.training.seq_len,
+        documents.tokens, *documents.loss_mask, documents.chosen, config.training.seq_len,
         config.data.mask_documents ? ConversationsPerSample::kSeveral : ConversationsPerSample::kOne, name);
   }
   const TextLabel label = config.model.objective == "masked" ? TextLabel::kSameToken : TextLabel::kNextToken;
@@ -138,43 +140,27 @@ std::vector<ValidationSet> validation_sets(const Config& config, const Corpus& c
   return sets;
 }
 
-// Throws ConfigError unless the paths of data.path fit data.format.
-void check_data_paths(const Config& config) {
-  const auto& paths = config.data.path;
-  const std::string& format = config.data.format;
-  const bool may_be_prefix = paths.size() == 1 || !config.data.weights.empty();
-  for (const std::string& path : paths) {
-    const bool indexed = may_be_prefix && is_indexed_prefix(path);
-    if (!indexed && format == "megatron") {
-      throw ConfigError(fmt::format(
-          "{} must be one PREFIX of PREFIX.bin and PREFIX.idx with {} (several with data.weights); name one (orthant "
-          "tokenize writes them), or set data.format to \"text\" or \"jsonl\"",
-          config.locate("data.path"), config.locate("data.format")));
-    }
-    if (indexed && (format == "jsonl" || format == "chat")) {
-      throw ConfigError(
-          fmt::format("{} must name files of JSON objects with {}, and {} is a Megatron PREFIX; set data.format to "
-                      "\"megatron\"",
-                      config.locate("data.path"), config.locate("data.format"), path));
-    }
-  }
-}
-
-TrainingData open_plainly(const Config& config, const TextProgress& progress) {
+TrainingData open_plainly(const Config& config, const TextProgress& progress, FileReadings& readings) {
   const std::string work_dir = config.job.dump_folder + "/data";
-  check_data_paths(config);
+  const bool is_blend = !config.data.weights.empty();
+  check_prefixes(config.data.path, config.data.format, is_blend, config.locate("data.path"));
+  for (const NamedFiles& set : config.data.validation.sets) {
+    check_prefixes(set.files, config.data.format == "megatron" ? "text" : config.data.format, false,
+                   config.locate("data.validation"));
+  }
   std::shared_ptr<const Tokenizer> tokenizer =
-      load_tokenizer(config.data.tokenizer, work_dir, text_files_of(config.data.path), text_format(config));
+      load_tokenizer(config.data.tokenizer, work_dir, text_files_of(config.data.path), text_format(config), &readings);
   std::optional<ChatTemplate> chat_template;
   if (config.data.format == "chat") chat_template.emplace(config.data.chat_template, config.data.tokenizer);
   const Corpus corpus = open_corpus({.paths = config.data.path,
-                                     .is_blend = !config.data.weights.empty(),
+                                     .is_blend = is_blend,
                                      .format = text_format(config),
                                      .chat_template = chat_template ? &*chat_template : nullptr,
-                                     .validation_fraction = config.data.validation.share,
+                                     .validation_fraction = config.data.validation.fraction,
                                      .validation_sets = config.data.validation.sets,
                                      .seed = seed_of(config),
-                                     .work_dir = work_dir},
+                                     .work_dir = work_dir,
+                                     .readings = &readings},
                                     *tokenizer, progress);
   const Documents& shown = corpus.validation.empty() ? corpus.training.front() : corpus.validation.front();
   TrainingData data{.tokenizer = tokenizer,
@@ -183,6 +169,8 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
                     .fingerprint = fingerprint_of(corpus, config.data.weights),
                     .text_fingerprint = corpus.text_fingerprint,
                     .bytes_of_token = {},
+                    .chat_template = config.data.chat_template.empty() ? "" : chat_template->text(),
+                    .num_files_read = readings.num_read(),
                     .opening = opening_of(shown.tokens, shown.chosen.front(), *tokenizer)};
   for (int32_t token = 0; token < tokenizer->vocab_size(); ++token)
     data.bytes_of_token.push_back(tokenizer->token_bytes(token));
@@ -198,8 +186,9 @@ TextFormat text_format(const Config& config) {
   return {.documents = documents, .key = config.data.text_key};
 }
 
-TrainingData open_training_data(const Config& config, const TextProgress& progress) {
-  return explained([&] { return open_plainly(config, progress); });
+TrainingData open_training_data(const Config& config, const TextProgress& progress, FileReadings* readings) {
+  FileReadings own;
+  return explained([&] { return open_plainly(config, progress, readings != nullptr ? *readings : own); });
 }
 
 RunFacts facts_of(const TrainingData& data, int ranks) {

@@ -26,15 +26,18 @@ struct TrainingData {
   uint64_t fingerprint = 0;  // of the training documents and their tokens
   std::optional<uint64_t> text_fingerprint;  // of the text of data.path; none for a Megatron PREFIX
   std::vector<int32_t> bytes_of_token;  // bytes of text, by token id
+  std::string chat_template;            // text of the file data.chat_template; empty without that key
+  int64_t num_files_read = 0;           // completely, to compare or compute their hashes
   std::string opening;                  // start of the first validation (else training) document: a prompt for samples
 };
 
 /// The format of the files of data.path, by data.format and data.text_key.
 TextFormat text_format(const Config& config);
 
-/// Opens the corpus, and tokenizes it if that has not been done. Work files go to DUMP/data. Throws ConfigError or
-/// DataError.
-TrainingData open_training_data(const Config& config, const TextProgress& progress = {});
+/// Opens the corpus, and tokenizes it if that has not been done. Work files go to DUMP/data. `readings`, if given, has
+/// results of reading whole files, and gets those of this call. Throws ConfigError or DataError.
+TrainingData open_training_data(const Config& config, const TextProgress& progress = {},
+                                FileReadings* readings = nullptr);
 
 /// Facts about the data that planning needs.
 RunFacts facts_of(const TrainingData& data, int ranks);

@@ -4,8 +4,13 @@
 //     for each rank whose next Action is ready: append the Action to its row
 //       if another rank reads the result: append SEND to this row, and RECV to the reader's row
 //
+// A repetition visits only the ranks that may have become ready, so that the time grows with the number of Actions.
+//
 // The order of these steps is the global order in which both ends of each message are adjacent.
 #include "schedule/passes.h"
+
+#include <set>
+#include <utility>
 
 #include "base/errors.h"
 #include "schedule/barriers.h"
@@ -21,24 +26,33 @@ Schedule add_messages(const Schedule& in) {
   PerResult<char> there(stages, microbatches, 0);  // whether the result that the pass reads has been made
   Barriers barriers(in);
   std::vector<size_t> next(in.rows.size(), 0);
-  // Each rank does at most one Action per round, which approximates the order in time of passes of equal length.
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t rank = 0; rank < in.rows.size(); ++rank) {
+  // Each rank does at most one Action per round, in the order of ranks, which approximates the order in time of passes
+  // of equal length. The sets hold the ranks that may be ready.
+  std::set<size_t> round, next_round;
+  for (size_t rank = 0; rank < in.rows.size(); ++rank) round.insert(rank);
+  for (; !round.empty(); round = std::exchange(next_round, {})) {
+    while (!round.empty()) {
+      const size_t rank = *round.begin();
+      round.erase(round.begin());
+      const auto wake = [&](size_t other) { (other > rank ? round : next_round).insert(other); };
+      const auto wake_all = [&] {
+        for (size_t other = 0; other < in.rows.size(); ++other) wake(other);
+      };
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
       ORTHANT_CHECK(!is_message(action), to_string(action), "the schedule already has messages");
       const bool waits = produces_result(action) && there.has(producer_of(action)) && !there[action];
-      barriers.reach(action);
+      if (barriers.reach(action)) wake_all();
       if (waits || !barriers.met(action)) continue;
       ++next[rank];
-      moved = true;
-      barriers.done(action);
+      next_round.insert(rank);
+      if (barriers.done(action)) wake_all();
       out.rows[rank].push_back(action);
       const Action reader = consumer_of(action);
       if (!produces_result(action) || !there.has(reader)) continue;
       there[reader] = 1;
       if (owner(reader.stage) == rank) continue;
+      wake(owner(reader.stage));
       out.rows[rank].push_back(send_of(action));
       out.rows[owner(reader.stage)].push_back(recv_of(reader));
     }

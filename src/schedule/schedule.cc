@@ -136,15 +136,25 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
       row_positions.resize(row.size(), static_cast<int>(cell) + 1);
     }
   }
-  // A damaged number in a file must not cause the allocation of a huge table.
+  // Tables have an entry for each stage and microbatch. A complete schedule has Actions for each; a damaged number must
+  // not make tables that are much larger than the file.
+  constexpr int64_t kFew = 1 << 14;
+  int64_t actions = 0;
+  for (const auto& row : schedule.rows) actions += std::ssize(row);
+  const int64_t most = std::min(kMostStageMicrobatches, std::max(kFew, actions));
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
-  if (stages > kMostStageMicrobatches / std::max<int64_t>(microbatches, 1)) {
+  if (stages > most / std::max<int64_t>(microbatches, 1)) {
     const auto [rank, index] = first_position(schedule, [&](const Action& action) {
       return stages >= microbatches ? action.stage + 1 == stages : microbatch_of(action) + 1 == microbatches;
     });
-    throw DataError(fmt::format("schedule line {}, cell {}: stages x microbatches = {} x {} must be at most {}",
-                                rank + 1, positions[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages,
-                                microbatches, kMostStageMicrobatches));
+    throw DataError(fmt::format(
+        "schedule line {}, cell {}: stages x microbatches = {} x {} must be at most {}{}", rank + 1,
+        positions[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages, microbatches, most,
+        most == kMostStageMicrobatches
+            ? ""
+            : fmt::format(" in a file of {}, because each stage computes each microbatch; correct this number, or add "
+                          "the missing Actions",
+                          counted(actions, "Action"))));
   }
   schedule.stage_owner.assign(static_cast<size_t>(stages), -1);
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank)

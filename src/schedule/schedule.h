@@ -47,8 +47,9 @@ std::string to_csv(const Schedule& schedule);
 std::string to_pytorch_csv(const Schedule& schedule);
 /// Parses the output of to_csv() and the files that PyTorch writes. Empty cells are idle time and are ignored.
 /// "(0F1;7B2)OVERLAP_F_B" is read as its parts, in order. A stage belongs to the first rank whose line names it.
-/// Throws DataError with line and cell. If `cells` is given, it receives the cell number of each Action, counted from
-/// 1, by rank and index.
+/// Throws DataError with line and cell for a cell that is not an Action, and if stages x microbatches is larger than
+/// kMostStageMicrobatches, or than both 16384 and the number of Actions. If `cells` is given, it receives the cell
+/// number of each Action, counted from 1, by rank and index.
 Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells = nullptr);
 
 /// Draws the schedule for a terminal: one line per rank, one column per unit of time, if every computation takes one

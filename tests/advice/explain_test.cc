@@ -21,15 +21,19 @@ TEST(Explain, SaysWhatATokenSees) {
     std::string line;
     Json json;
   };
-  const auto json = [](const char* objective, int window, int summaries, bool documents) {
+  const auto json = [](const char* objective, int window, int summaries, bool documents, double cap = 0) {
     return Json{{"objective", objective},
                 {"sliding_window", window},
                 {"linformer_length", summaries},
+                {"attn_logit_softcapping", cap},
                 {"mask_documents", documents}};
   };
   const std::string masked = "model.objective=masked", window = "model.sliding_window=16";
   const std::string documents = "data.mask_documents=true";
   const Case table[] = {
+      {{"model.attn_logit_softcapping=50"},
+       "causal: each token attends to itself and earlier tokens; scores s capped to 50 tanh(s / 50)",
+       json("causal", 0, 0, false, 50)},
       {{}, "causal: each token attends to itself and earlier tokens", json("causal", 0, 0, false)},
       {{window},
        "causal: each token attends to itself and earlier tokens, at most 16 in all",

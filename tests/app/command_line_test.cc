@@ -95,7 +95,7 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
   EXPECT_EQ(error_of({"trian"}), "unknown command trian; did you mean train?\nhelp:  orthant --help");
   const std::pair<Words, std::string> table[] = {
       {{"xyzzy"},
-       "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, compare, "
+       "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, convert, report, compare, "
        "calibrate, doctor, completion"},
       {{"train"}, "RUN_FILE is required"},
       {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
@@ -195,7 +195,7 @@ TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
     for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 100U) << line;
   }
   const std::string train = text_of({"train", "--help"});
-  EXPECT_NE(train.find("  --resume              resume from the newest checkpoint of the run folder\n"),
+  EXPECT_NE(train.find("  --resume              resume from the newest checkpoint, or begin a run\n"),
             std::string::npos)
       << train;
   EXPECT_EQ(text_of({"report", "--help"}).find("--training.steps"), std::string::npos);

@@ -10,9 +10,10 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "config/hf_config.h"
 #include "comm/thread_ranks.h"
+#include "config/hf_config.h"
 #include "data/folder_lock.h"
+#include "launch/roll_call.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
@@ -161,6 +162,36 @@ TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
     EXPECT_EQ(data.train.num_tokens() + data.validation[0].samples.num_tokens(), static_cast<int64_t>(text.size()) + 1);
   });
   holder.join();
+}
+
+// The text, its tokens and their index are hashed once for all ranks of a host. A rank with other text is refused.
+TEST_F(RunSetup, OneRankOfAHostReadsTheFiles) {
+  const auto train_on = [&](int ranks, const std::function<std::string(int rank)>& text_of) {
+    std::atomic<int64_t> num_read = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      write(text_of(rank), "a first line of " + text_of(rank) + "\nand another one\n");
+    }
+    run_ranks(ranks, [&](Rendezvous rendezvous, int rank) {
+      Config config;
+      config.job.dump_folder = folder_ / fmt::format("run-of-{}", text_of(rank));
+      config.data.path = {folder_ / text_of(rank)};
+      config.training.seq_len = 8;
+      try {
+        num_read += open_training_data_together(config, rendezvous).num_files_read;
+      } catch (const ConfigError&) {
+        end_roll_call(rendezvous.store.under("data-open/0/opened"), "");  // lets rank 0 go on, which a Watch would end
+        throw;
+      }
+    });
+    return num_read.load();
+  };
+  const auto same = [](int) -> std::string { return "same.txt"; };
+  train_on(1, same);  // tokenizes
+  EXPECT_EQ(train_on(1, same), 3);
+  EXPECT_EQ(train_on(4, same), 3);
+  const auto others = [](int rank) { return fmt::format("{}.txt", rank); };
+  const std::string message = message_of<ConfigError>([&] { train_on(2, others); });
+  EXPECT_TRUE(says(message, {"rank 1 reads other training data than rank 0", "data.path", "copy them"})) << message;
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 // values.
 #include "base/json.h"
 
-#include "base/errors.h"
-
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/errors.h"
 
 namespace orthant::json_test {
 namespace {
@@ -36,6 +36,9 @@ TEST(Json, RefusesWhatParsersLetPass) {
   EXPECT_EQ(parse_json("[18446744073709551616]", "file.json", LargeIntegers::kToFloat)[0].get<double>(), 0x1p64);
   EXPECT_EQ(error_of(std::string(65, '[') + std::string(65, ']')), "file.json: JSON is nested deeper than 64 levels");
   EXPECT_EQ(error_of(std::string(64, '[') + std::string(64, ']')), "accepted");
+  EXPECT_EQ(error_of(std::string("{}\0{", 4)),
+            "file.json: offset 2: JSON must not contain a zero byte; write \\u0000 inside a text");
+  EXPECT_EQ(error_of(R"({"a\u0000": 1, "a": 2})"), "accepted") << "keys with an escaped zero are complete";
 }
 
 TEST(Json, SaysWhereTheSyntaxBreaks) {

@@ -49,9 +49,11 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
         expect(CollectiveKind::broadcast, unsharded_layout(2), -1, -1);
         comm.reduce(full, kOverData).wait();
         expect(CollectiveKind::reduce, unsharded_layout(2), -1, -1);
+        comm.reduce_in_chunks(full, kOverData).wait();
+        expect(CollectiveKind::reduce_in_chunks, unsharded_layout(2), -1, -1);
         comm.shift(at::empty_like(full), full, kOverData).wait();
         expect(CollectiveKind::shift, unsharded_layout(2), -1, -1);
-        EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 7);
+        EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 8);
         comm.barrier(kOverData).wait();
         EXPECT_EQ(n == 1 ? (Traffic{1, 0}) : comm.traffic().at({"data", "barrier"}), (Traffic{1, 0}));
       }, GetParam());

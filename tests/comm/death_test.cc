@@ -43,7 +43,7 @@ TEST(Death, DISABLED_Rank) {
   die_with_parent();
   Launch launch = detect_launch(process_environment, parent_identity()).value();
   if (setting("BY_LAUNCHER") == "no")
-    launch.attempt = 1;  // a store prefix other than the one on which the launcher posts
+    launch.run_id += " apart";  // a store prefix other than the one on which the launcher posts
   const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
   const Rendezvous rendezvous = connect(launch);
   Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT")});

@@ -39,7 +39,7 @@ at::Tensor brought(int rank, int seed, int64_t size) {
 Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
   const Axes& axes = kGroups[random.below(6)];
   const int64_t size = rounds.sizes[static_cast<size_t>(random.below(4))];
-  const int seed = random.below(5), kind = random.below(8), draw = random.below(64);
+  const int seed = random.below(5), kind = random.below(9), draw = random.below(64);
 
   const std::vector<int> group = kCube.group(comm.rank(), axes);
   const int n = static_cast<int>(group.size()), position = comm.position(axes);
@@ -74,6 +74,10 @@ Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
     case 4:
       s.result = mine, s.expected = position == root ? sum_of_all() : of(position);
       s.work = comm.reduce(s.result, axes, root);
+      break;
+    case 7:
+      s.result = mine, s.expected = position == root ? sum_of_all() : of(position);
+      s.work = comm.reduce_in_chunks(s.result, axes, root);
       break;
     case 5:
       s.result = at::zeros_like(mine), s.expected = of(position - 1 - root);

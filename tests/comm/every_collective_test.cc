@@ -39,6 +39,9 @@ void sums(Comm& comm, int rank, const Example& e) {
     at::Tensor at_root = e.of(rank).clone();
     comm.reduce(at_root, kOverData, root).wait();
     EXPECT_TRUE(equal(at_root, rank == root ? e.sum : e.of(rank))) << "reduce to " << root << ", " << e.text();
+    at::Tensor in_chunks = e.of(rank).clone();
+    comm.reduce_in_chunks(in_chunks, kOverData, root).wait();
+    EXPECT_TRUE(equal(in_chunks, at_root)) << "reduce_in_chunks to " << root << ", " << e.text();
   }
 
   for (const Counting counting : {&balanced, &lumpy}) {

@@ -121,7 +121,9 @@ TEST(Failure, GlooConnectsWithinMeetTimeout) {
     const CommOptions options{.transport = "gloo", .timeout_s = 500, .connect_timeout_s = 1};
     if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
-    rendezvous.store.under("comm/0").set("host/1", "here\nits transport is gloo\n0");
+    const Store introductions = rendezvous.store.under("comm/0/introductions");
+    call_roll(watch.roll_call(introductions, 60), R"(["here", "its transport is gloo", 0])",
+              [](const auto&) { return ""; });
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });
   EXPECT_TRUE(says(message, {"cannot connect"}));
@@ -141,7 +143,7 @@ TEST(Failure, RankMissingAtCloseIsNamed) {
     Comm comm(line(2), rank, rendezvous, options);
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
   });
-  EXPECT_TRUE(says(reported, {"rank 0: at the end of the run, rank 1 did not reach its end within 0.3 s"}));
+  EXPECT_TRUE(says(reported, {"rank 0: rank 1 of 2 did not reach the end of the run within 0.3 s"}));
 }
 
 // A rank that destroys its Comm with an operation in progress ends as soon as another rank fails.

@@ -62,7 +62,7 @@ TEST(HostileText, ActivityIsEscaped) {
 TEST(HostileText, AgreementIsEscaped) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) {
-      rendezvous.store.set("agree/0/verdict/1", kHostile);
+      end_roll_call(rendezvous.store.under("agree/0"), kHostile);
       return;
     }
     EXPECT_TRUE(says(message_of<ConfigError>([&] { check_agreement(rendezvous, "x"); }), {kEscaped}));

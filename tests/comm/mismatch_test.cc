@@ -138,6 +138,11 @@ TEST_P(Mismatch, SegmentedMessagesDiffer) {
       return [=](Comm& comm) { return comm.reduce(at::ones({size}), kOverData, 0); };
     };
     expect(reduce(small), reduce(large), segments("reduce"));
+    const auto in_chunks = [](int64_t size) -> Call {
+      return
+          [=](Comm& comm) { return comm.reduce_in_chunks(at::ones({size * comm.group_size(kOverData)}), kOverData); };
+    };
+    expect(in_chunks(small), in_chunks(large), segments("reduce_in_chunks"));
     const auto scatter = [](int64_t size) -> Call {
       return [=](Comm& comm) {
         const int n = comm.group_size(kOverData);

@@ -93,7 +93,10 @@ void expect_order(Comm& comm, int rank, const Example& example) {
   }
 
   at::Tensor at_root = mine.clone();
+  at::Tensor in_chunks = mine.clone();
+  comm.reduce_in_chunks(in_chunks, kOverData, n - 1).wait();
   comm.reduce(at_root, kOverData, n - 1).wait();
+  EXPECT_TRUE(same_bits(in_chunks, at_root)) << "reduce_in_chunks, " << where;
   comm.broadcast(at_root, kOverData, n - 1).wait();
   EXPECT_TRUE(same_bits(at_root, expected)) << "reduce and broadcast, " << where;
 }

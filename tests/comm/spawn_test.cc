@@ -50,7 +50,8 @@ uint64_t order_of_sums(Comm& comm) {
 // The program of one rank. It never returns to gtest, because a rank ends with an exit code of its own.
 [[noreturn]] void play_rank(const std::string& scene) {
   Launch launch = detect_launch(process_environment, parent_identity()).value();
-  if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
+  const bool apart = !setting("ORTHANT_TEST_APART").empty();  // with a store prefix on which the launcher does not post
+  if (apart) launch.run_id += " apart";
   if (!setting("ORTHANT_TEST_PORT").empty()) {
     launch.store_kind = StoreKind::kServedByRankZero;
     launch.port = std::stoi(setting("ORTHANT_TEST_PORT"));
@@ -73,8 +74,7 @@ uint64_t order_of_sums(Comm& comm) {
       comm.set_activity(fmt::format("step {}", step));
       if (rank == (scene == "chain" || scene == "server" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
         // Two heartbeats, so that the other ranks know this step.
-        if (scene == "stop" || scene == "server" || launch.attempt == 1)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        if (scene == "stop" || scene == "server" || apart) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
         if (scene == "kill" || scene == "chain" || scene == "server") raise(SIGKILL);
         if (scene == "stop") raise(SIGSTOP);
         if (scene == "exit") _exit(3);
@@ -182,7 +182,7 @@ TEST(Spawn, ARankThatWaitsOnlyOnASurvivorEnds) {
 
 TEST(Spawn, SurvivorsDetectDeathThemselves) {
   // The ranks use another store prefix than the one on which the launcher posts.
-  Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
+  Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_APART", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
   EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "last reported activity: step 3"}));
 }

@@ -42,8 +42,8 @@ TEST_P(StartAfterOperation, SumWaitsForGatheredInput) {
           round.input = at::full({1}, 10 * i + rank, at::kDouble);
           round.sum = at::full({i % 2 == 0 ? 4 : 1 << 18}, NAN, at::kDouble);
           round.gather = comm.channel(1).all_gather(round.all, round.input, kOverData);
-          round.reduce = comm.channel(2).reduce(round.sum, kOverData, 1, round.gather,
-                                                [&round, rank] { round.sum.fill_(round.all.sum() * (rank + 1)); });
+          round.reduce = comm.channel(2).reduce_in_chunks(
+              round.sum, kOverData, 1, round.gather, [&round, rank] { round.sum.fill_(round.all.sum() * (rank + 1)); });
           ++i;
         }
         for (Round& round : rounds) expect_done_by_itself(round.reduce);
@@ -53,8 +53,9 @@ TEST_P(StartAfterOperation, SumWaitsForGatheredInput) {
           EXPECT_TRUE(round.sum.eq(rank == 1 ? all * 6 : all * (rank + 1)).all().item<bool>())
               << i << ", rank " << rank;
         }
-        const int64_t bytes = kRounds / 2 * (4 + (1 << 18)) * 8;
-        EXPECT_EQ(comm.traffic().at({"data", "reduce"}), (Traffic{kRounds, rank == 1 ? 0 : bytes}));
+        // The root owns the first chunk of each sum: 2 of 4 elements, and 87,382 of 262,144.
+        const int64_t all = kRounds / 2 * (4 + (1 << 18)) * 8, of_root = kRounds / 2 * (2 + 87382) * 8;
+        EXPECT_EQ(comm.traffic().at({"data", "reduce_in_chunks"}), (Traffic{kRounds, rank == 1 ? all - of_root : all}));
         EXPECT_EQ(comm.traffic().at({"data", "all_gather"}), (Traffic{kRounds, kRounds * 2 * 8}));
       },
       GetParam());
@@ -68,7 +69,7 @@ TEST_P(StartAfterOperation, PrecedingOperationMayBeComplete) {
         const at::Tensor all = at::empty({2}, at::kDouble), sum = at::full({3}, NAN, at::kDouble);
         Work gather = comm.all_gather(all, at::full({1}, rank + 1.0, at::kDouble), kOverData);
         gather.wait();
-        comm.reduce(sum, kOverData, 0, gather, [&] { sum.fill_(all.sum()); }).wait();
+        comm.reduce_in_chunks(sum, kOverData, 0, gather, [&] { sum.fill_(all.sum()); }).wait();
         EXPECT_EQ(sum[2].item<double>(), rank == 0 ? 6 : 3);
       },
       GetParam());
@@ -84,12 +85,12 @@ TEST_P(StartAfterOperation, ExceptionInMakeFailsTheSum) {
         const auto make = [rank] {
           if (rank == 1) throw DataError("no such label");
         };
-        const auto reduce = [&] { comm.channel(2).reduce(sum, kOverData, 0, gather, make).wait(); };
+        const auto reduce = [&] { comm.channel(2).reduce_in_chunks(sum, kOverData, 0, gather, make).wait(); };
         try {
           reduce();
           ADD_FAILURE() << "rank " << rank;
         } catch (const CommError& error) {
-          EXPECT_NE(std::string(error.what()).find("reduce over data"), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find("reduce_in_chunks over data"), std::string::npos) << error.what();
           EXPECT_NE(std::string(error.what()).find("no such label"), std::string::npos) << error.what();
         }
       },
@@ -100,7 +101,7 @@ TEST_P(StartAfterOperation, ExceptionInMakeFailsTheSum) {
 TEST(StartAfterOperation, OneRankRunsMakeAtOnce) {
   on_line(1, [](Comm& comm, int) {
     const at::Tensor sum = at::zeros({3});
-    comm.reduce(sum, kOverData, 0, Work(), [&] { sum.fill_(5); }).wait();
+    comm.reduce_in_chunks(sum, kOverData, 0, Work(), [&] { sum.fill_(5); }).wait();
     EXPECT_EQ(sum[0].item<float>(), 5);
     EXPECT_TRUE(comm.traffic().empty());
   });

@@ -28,6 +28,14 @@ TEST(Blend, SmallExamples) {
   EXPECT_EQ(Blend({3, 1})(5), (BlendedSample{0, 4}));
 }
 
+// Only the ratios of weights matter.
+TEST(Blend, TinyAndLargeWeights) {
+  EXPECT_EQ(sources(Blend({1e-308, 5e-308}), 60), sources(Blend({1, 5}), 60));
+  EXPECT_EQ(sources(Blend({1.5e308, 1e308}), 60), sources(Blend({3, 2}), 60));
+  EXPECT_EQ(sources(Blend({1e-308, 1e308, 5e-324}), 4), (std::vector<int64_t>{1, 1, 1, 1}));
+  EXPECT_EQ(Blend({1e-308, 1e308})(int64_t{1} << 46).source, 1);
+}
+
 // Webster's method of apportionment: the next seat goes to the party with the largest weight / (2 seats + 1).
 TEST(Blend, TheCountsAreThoseOfWebstersMethod) {
   const std::vector<std::vector<double>> cases = {{0.7, 0.2, 0.1}, {1, 2, 3, 4, 5},    {1e-6, 1, 1e6},

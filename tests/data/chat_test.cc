@@ -1,4 +1,4 @@
-// Conversations: their texts by template, the tokens that a model learns, and samples of complete conversations.
+// Conversations: their texts by template, their loss masks, and samples of complete conversations.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -19,10 +19,10 @@ constexpr const char* kMarkup =
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
-// The learned parts of a conversation, joined by '|'.
-std::string learned_of(const ChatText& chat) {
+// The parts of a conversation that carry loss, joined by '|'.
+std::string with_loss(const ChatText& chat) {
   std::string text;
-  for (const auto& [begin, end] : chat.learned) text += chat.text.substr(begin, end - begin) + "|";
+  for (const auto& [begin, end] : chat.loss_ranges) text += chat.text.substr(begin, end - begin) + "|";
   return text;
 }
 
@@ -38,33 +38,33 @@ class Chat : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Chat, AModelLearnsTheAnswers) {
+TEST_F(Chat, AnswersCarryLoss) {
   const ChatText two = render(kMarkup, R"({"messages": [
     {"role": "system", "content": "s"}, {"role": "user", "content": "\u00fc"},
     {"role": "assistant", "content": "\u00e4"},
     {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})");
   EXPECT_EQ(two.text, "<system>s</><user>\u00fc</><assistant>\u00e4</><user>d</><assistant>e</>");
-  EXPECT_EQ(learned_of(two), "\u00e4</>|e</>|");
-  EXPECT_TRUE(two.is_complete);
-  // Nothing of a prompt of messages is learned, not even an answer.
-  EXPECT_EQ(learned_of(render(kMarkup, R"({"prompt": [{"role": "user", "content": "a"},
+  EXPECT_EQ(with_loss(two), "\u00e4</>|e</>|");
+  EXPECT_TRUE(two.has_special_tokens);
+  // Nothing of a prompt of messages carries loss, not even an answer.
+  EXPECT_EQ(with_loss(render(kMarkup, R"({"prompt": [{"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
     "completion": [{"role": "assistant", "content": "d"}]})")),
             "d</>|");
   const ChatText pair = render("", R"({"prompt": "2+2=", "completion": "4"})");
   EXPECT_EQ(pair.text, "2+2=4");
-  EXPECT_EQ(learned_of(pair), "4|");
-  EXPECT_FALSE(pair.is_complete);
+  EXPECT_EQ(with_loss(pair), "4|");
+  EXPECT_FALSE(pair.has_special_tokens);
 }
 
-TEST_F(Chat, ATemplateMayMarkWhatIsLearned) {
+TEST_F(Chat, ATemplateMayMarkTheAnswers) {
   const char* marked =
       "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}.{% endgeneration %}"
       "{% else %}U:{{ m.content }}{% endif %};{% endfor %}";
   const ChatText text = render(marked, R"({"messages": [{"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}]})");
   EXPECT_EQ(text.text, "U:a;A:b.;A:c.;");
-  EXPECT_EQ(learned_of(text), "b.|c.|");
+  EXPECT_EQ(with_loss(text), "b.|c.|");
 }
 
 TEST_F(Chat, TemplatesAndSpecialTokensComeFromTheTokenizersFolder) {
@@ -87,6 +87,27 @@ TEST_F(Chat, TemplatesAndSpecialTokensComeFromTheTokenizersFolder) {
   EXPECT_EQ(ChatTemplate("", tokenizer).render(hello).front().text, "</s>hi");
 }
 
+// As in transformers: keys that are null are missing, reasoning has several names, and a list of templates may have one
+// for conversations with tools.
+TEST_F(Chat, MessagesAreThoseOfTransformers) {
+  const ChatText text = render(
+      "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content }},{{ m.thinking }},{{ 'name' in m }};{% endfor %}",
+      R"({"messages": [{"role": "assistant", "content": "x", "reasoning": "r", "name": null}]})");
+  EXPECT_EQ(text.text, "assistant:r,r,False;");
+  const std::string tokenizer = folder_.write("tokenizer.json", "{}");
+  folder_.write("tokenizer_config.json", R"({"chat_template": [
+    {"name": "default", "template": "{% for m in messages %}{{ m.content }}{% endfor %}"},
+    {"name": "tool_use", "template": "{{ tools | length }}{% for m in messages %} {{ m.content }}{% endfor %}"}]})");
+  const ChatTemplate chat("", tokenizer);
+  const auto with = [&](const std::string& tools) {
+    const std::string line = R"({"messages": [{"role": "assistant", "content": "hi"}])" + tools + "}";
+    return chat.render({read_conversation(line, "line")}).front().text;
+  };
+  EXPECT_EQ(with(""), "hi");
+  EXPECT_EQ(with(R"(, "tools": [{"a": 1}])"), "1 hi");
+  EXPECT_EQ(chat.text(), "{% for m in messages %}{{ m.content }}{% endfor %}");
+}
+
 TEST_F(Chat, BadLinesAndFailingTemplatesAreNamed) {
   const std::string user = R"({"messages": [{"role": "user", "content": "a"}]})";
   const std::string both = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
@@ -103,44 +124,52 @@ TEST_F(Chat, BadLinesAndFailingTemplatesAreNamed) {
   EXPECT_TRUE(says(refusal("{{ messages | length }}", both), {"message 1", "{% generation %}"}));
   const char* last_differs = "{% for m in messages %}{{ m.content }}{% if loop.last %}!{% endif %}{% endfor %}";
   EXPECT_TRUE(says(refusal(last_differs, both), {"message 1"}));
-  EXPECT_THROW(ChatTemplate(folder_ / "none.jinja", "byte"), DataError);
+  const char* filtered =
+      "{% for m in messages %}{{ '<' }}{% filter upper %}{% generation %}{{ m.content }}{% endgeneration %}{% "
+      "endfilter %}"
+      "{% endfor %}";
+  EXPECT_TRUE(says(refusal(filtered, both), {"generation blocks stand inside a filter"}));
+  EXPECT_TRUE(says(refusal("{% for i in range(70000) %}{{ 'a' * 1000 }}{% endfor %}", both),
+                   {"writes 70000000 characters, more than 67108864"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { ChatTemplate(folder_ / "none.jinja", "byte"); }),
+                   {"data.chat_template", "none.jinja", "must name a file"}));
 }
 
-TEST_F(Chat, TokensOfAnswersAreLearned) {
+TEST_F(Chat, LossMasksAreOneForTokensOfAnswers) {
   const auto tokenizer = make_byte_tokenizer();
-  const std::vector<ChatText> chats = {{.text = "Q: 2+2 A: 4", .learned = {{9, 11}}, .is_complete = false},
-                                       {.text = "abc", .learned = {{0, 1}, {2, 3}}, .is_complete = true}};
+  const std::vector<ChatText> chats = {{.text = "Q: 2+2 A: 4", .loss_ranges = {{9, 11}}, .has_special_tokens = false},
+                                       {.text = "abc", .loss_ranges = {{0, 1}, {2, 3}}, .has_special_tokens = true}};
   const std::vector<std::vector<int32_t>> ids = {tokenizer->encode(chats[0].text), tokenizer->encode(chats[1].text)};
-  EXPECT_EQ(learned_tokens(chats, ids, *tokenizer),
+  EXPECT_EQ(loss_masks(chats, ids, *tokenizer),
             (std::vector<std::vector<int32_t>>{{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, {1, 0, 1}}));
 }
 
-// Documents of the lengths, of which the last `answer` tokens are learned; token i of document d is 100 d + i.
+// Documents of the lengths, of which the last `answer` tokens carry loss; token i of document d is 100 d + i.
 struct Conversations {
-  IndexedDataset tokens, learned;
+  IndexedDataset tokens, loss_mask;
   std::vector<int64_t> all;
 };
 
 Conversations conversations(const TempFolder& folder, const std::vector<int>& lengths, int answer) {
-  IndexedDatasetWriter tokens(folder / "tokens", 1 << 20), learned(folder / "learned", 2);
+  IndexedDatasetWriter tokens(folder / "tokens", 1 << 20), loss_mask(folder / "loss_mask", 2);
   for (size_t d = 0; d < lengths.size(); ++d) {
     std::vector<int32_t> ids(static_cast<size_t>(lengths[d])), flags(ids.size(), 0);
     std::iota(ids.begin(), ids.end(), 100 * static_cast<int32_t>(d));
     std::fill(flags.end() - std::min<int>(answer, lengths[d]), flags.end(), 1);
     tokens.add_document(ids);
-    learned.add_document(flags);
+    loss_mask.add_document(flags);
   }
   tokens.finish();
-  learned.finish();
+  loss_mask.finish();
   std::vector<int64_t> all(lengths.size());
   std::iota(all.begin(), all.end(), 0);
-  return {IndexedDataset::open(folder / "tokens"), IndexedDataset::open(folder / "learned"), all};
+  return {IndexedDataset::open(folder / "tokens"), IndexedDataset::open(folder / "loss_mask"), all};
 }
 
-TEST(ChatSamples, LabelsAreTheLearnedTokensOfTheSameConversation) {
+TEST(ChatSamples, LabelsAreTheNextTokensWithLossOfTheSameConversation) {
   const TempFolder folder;
   const Conversations c = conversations(folder, {3, 5}, 2);
-  const ChatSamples samples(c.tokens, c.learned, c.all, 8, ConversationsPerSample::kSeveral, "data.path");
+  const ChatSamples samples(c.tokens, c.loss_mask, c.all, 8, ConversationsPerSample::kSeveral, "data.path");
   ASSERT_EQ(samples.num_samples(), 1);
   ASSERT_EQ(samples.length(0), 8);
   std::vector<int64_t> tokens(8), labels(8);
@@ -155,10 +184,10 @@ TEST(ChatSamples, EachConversationComesOnceAndNoneIsSplit) {
   const TempFolder folder;
   std::vector<int> lengths;
   int64_t total = 0;
-  for (int i = 0; i < 200; ++i) lengths.push_back(1 + (i * 37) % 60), total += lengths.back();
+  for (int i = 0; i < 200; ++i) lengths.push_back(2 + (i * 37) % 59), total += lengths.back();
   const Conversations c = conversations(folder, lengths, 1);
   for (const auto per_sample : {ConversationsPerSample::kOne, ConversationsPerSample::kSeveral}) {
-    const ChatSamples samples(c.tokens, c.learned, c.all, 64, per_sample, "data.path");
+    const ChatSamples samples(c.tokens, c.loss_mask, c.all, 64, per_sample, "data.path");
     std::set<int64_t> seen;
     for (int64_t s = 0; s < samples.num_samples(); ++s) {
       std::vector<int64_t> tokens(static_cast<size_t>(samples.length(s))), labels(tokens.size());
@@ -186,13 +215,14 @@ TEST(ChatSamples, LongConversationsAreCutAndSomethingMustBeLeft) {
   const TempFolder folder;
   const Conversations c = conversations(folder, {20, 6}, 3);
   const auto samples = [&](int64_t seq_len) {
-    return ChatSamples(c.tokens, c.learned, c.all, seq_len, ConversationsPerSample::kOne, "data.path");
+    return ChatSamples(c.tokens, c.loss_mask, c.all, seq_len, ConversationsPerSample::kOne, "data.path");
   };
   EXPECT_EQ(samples(18).num_labels(0), 1);
-  EXPECT_EQ(samples(10).num_labels(0), 0);
-  EXPECT_EQ(samples(10).num_labels(1), 3);
+  EXPECT_EQ(samples(18).num_samples(), 2);
+  EXPECT_EQ(samples(10).num_samples(), 1);  // the first 10 tokens of the long one have no label
+  EXPECT_EQ(samples(10).num_labels(0), 3);
   EXPECT_TRUE(says(message_of<ConfigError>([&] { samples(3); }),
-                   {"data.path: nothing can be learned", "training.seq_len = 3", "2 conversations"}));
+                   {"data.path: none of the first training.seq_len = 3 tokens of 2 conversations carries loss"}));
 }
 
 TEST(ChatCorpus, IsCachedByTextAndTemplate) {
@@ -220,7 +250,7 @@ TEST(ChatCorpus, IsCachedByTextAndTemplate) {
   ASSERT_EQ(documents.tokens.num_documents(), 2);
   std::vector<int32_t> ids(static_cast<size_t>(documents.tokens.document_length(1))), flags(ids.size());
   documents.tokens.read(1, 0, ids);
-  documents.learned->read(1, 0, flags);
+  documents.loss_mask->read(1, 0, flags);
   EXPECT_EQ(ids, (std::vector<int32_t>{'c', 'd', 'e', 256}));
   EXPECT_EQ(flags, (std::vector<int32_t>{0, 1, 1, 1}));
 }

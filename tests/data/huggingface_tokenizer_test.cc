@@ -242,6 +242,39 @@ TEST(HuggingFaceTokenizer, RefusesWhatItDoesNotKnow) {
   expect(message_of<ConfigError>([] { load_huggingface_tokenizer("/nowhere/tokenizer.json"); }), "there is no such");
 }
 
+// Steps that make long texts of short ones are refused, also if each step alone is harmless.
+TEST(HuggingFaceTokenizer, BoundsTheTextThatItsStepsMake) {
+  const Json doubles = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const auto sequence = [&](const char* name, size_t steps) {
+    return Json{{"type", "Sequence"}, {name, std::vector<Json>(steps, doubles)}};
+  };
+  const auto message = [](const Json& json, const std::string& text) {
+    return message_of<DataError>([&] { load(json)->encode(text); });
+  };
+  Json json = byte_level();
+  json["normalizer"] = sequence("normalizers", 6);
+  EXPECT_EQ(load(json)->encode("a").size(), 64u);
+  json["normalizer"] = sequence("normalizers", 9);
+  EXPECT_TRUE(
+      says(message(json, "a"), {"the normalizer must make at most 256 + 64 x 1 = 320 bytes of a text of 1 byte, "
+                                "and makes more; remove steps that lengthen text"}));
+  json["normalizer"] = sequence("normalizers", 65);
+  EXPECT_TRUE(says(message(json, ""), {"the normalizer must have at most 64 steps; join or remove steps"}));
+  json = byte_level();
+  json["decoder"] = sequence("decoders", 9);
+  EXPECT_TRUE(says(message(json, ""), {"the decoder must make at most 256 + 64 x 1 = 320 bytes"}));
+  json["decoder"] = sequence("decoders", 65);
+  EXPECT_TRUE(says(message(json, ""), {"the decoder must have at most 64 steps"}));
+  json = unigram();
+  json["pre_tokenizer"]["replacement"] = std::string(400, 'x');
+  EXPECT_TRUE(says(message(json, " "), {"the pre-tokenizer must make at most 256 + 64 x 1 = 320 bytes"}));
+  json = byte_level();
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "special_tokens": {"A": {"ids": []}}})");
+  json["post_processor"]["single"] = std::vector<Json>(33, Json::parse(R"({"SpecialToken": {"id": "A"}})"));
+  json["post_processor"]["special_tokens"]["A"]["ids"] = std::vector<int>(32, 7);
+  EXPECT_TRUE(says(message(json, ""), {"post_processor must put at most 1024 tokens before a text"}));
+}
+
 // A damaged file is refused, or gives a tokenizer that encodes.
 TEST(HuggingFaceTokenizer, SurvivesDamagedFiles) {
   std::mt19937 random(3);

@@ -1,4 +1,5 @@
-// Prefetch: expected batches are read once, on another thread, before they are asked for; errors arrive with the batch.
+// Prefetcher: expected batches are read once, on another thread, before they are asked for; errors arrive with the
+// batch.
 #include "data/prefetch.h"
 
 #include <gtest/gtest.h>
@@ -42,10 +43,10 @@ class RecordingSource : public SampleSource {
 struct Ahead {
   std::shared_ptr<RecordingSource> source = std::make_shared<RecordingSource>();
   Loader loader{{source}, {1.0}, 1, 0, SampleOrder::kSequential};
-  Prefetch prefetch{loader};
+  Prefetcher prefetch{loader};
 };
 
-TEST(Prefetch, ReadsExpectedBatchesOnAnotherThread) {
+TEST(Prefetcher, ReadsExpectedBatchesOnAnotherThread) {
   Ahead ahead;
   ahead.prefetch.expect({{0, 2}, {2, 2}});
   ahead.source->wait_for(3);
@@ -61,7 +62,7 @@ TEST(Prefetch, ReadsExpectedBatchesOnAnotherThread) {
   }
 }
 
-TEST(Prefetch, ReadsUnexpectedBatchesAtOnce) {
+TEST(Prefetcher, ReadsUnexpectedBatchesAtOnce) {
   Ahead ahead;
   EXPECT_EQ(ahead.prefetch.batch({7, 1}).tokens, std::vector<int64_t>{7});
   ahead.prefetch.expect({{0, 1}});
@@ -69,7 +70,7 @@ TEST(Prefetch, ReadsUnexpectedBatchesAtOnce) {
   EXPECT_EQ(ahead.source->readers[9].front(), std::this_thread::get_id());
 }
 
-TEST(Prefetch, AnErrorArrivesWithItsBatchAlone) {
+TEST(Prefetcher, AnErrorArrivesWithItsBatchAlone) {
   Ahead ahead;
   ahead.source->bad = 1;
   ahead.prefetch.expect({{0, 1}, {1, 1}, {2, 1}});
@@ -79,7 +80,7 @@ TEST(Prefetch, AnErrorArrivesWithItsBatchAlone) {
 }
 
 // The end of a run does not wait for batches that are expected, and no batch is read after its loader is gone.
-TEST(Prefetch, EndsAtAnyTime) {
+TEST(Prefetcher, EndsAtAnyTime) {
   for (int i = 0; i < 200; ++i) {
     Ahead ahead;
     ahead.prefetch.expect({{0, 5}, {5, 5}, {10, 80}});

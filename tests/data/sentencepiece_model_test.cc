@@ -82,6 +82,8 @@ TEST(SentencePieceModel, ForeignModelsEncodeAsWellAsTheyCan) {
 
 TEST(SentencePieceModel, DamageIsRefusedWithFileAndOffset) {
   const std::string good = small_model();
+  EXPECT_TRUE(says(message_of<DataError>([&] { parse_sentencepiece_model(good + piece("<unk2>", 2), "m.model"); }),
+                   {"m.model: offset ", "a second unknown piece, of which a model must have at most one"}));
   int refused = 0;
   for (size_t size = 0; size < good.size(); ++size) {
     try {

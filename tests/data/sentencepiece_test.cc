@@ -62,13 +62,14 @@ TEST(SentencePiece, ADamagedModelIsTrainedAgain) {
   SKIP_WITHOUT_SENTENCEPIECE();
   TempFolder folder;
   const std::vector<std::string> files = {folder.write("a.txt", sample(3000, 1))};
-  const std::string path = train_sentencepiece(300, folder / "work", files, {});
+  FileReadings readings;
+  const std::string path = train_sentencepiece(300, folder / "work", files, {}, readings);
   const std::string whole = slurp(path);
   std::string damaged = whole;
   damaged[damaged.size() / 2] ^= 1;
   spill(path, damaged);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(train_sentencepiece(300, folder / "work", files, {}), path);
+  EXPECT_EQ(train_sentencepiece(300, folder / "work", files, {}, readings), path);
   EXPECT_TRUE(says(testing::internal::GetCapturedStderr(), {"note: " + path + " is damaged", "created again"}));
   EXPECT_TRUE(slurp(path) == whole);
 }

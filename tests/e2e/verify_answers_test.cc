@@ -53,7 +53,7 @@ TEST(VerifyAnswers, NameTheStepAndTheDtypeOfTheLosses) {
   const VerifyReport report{
       .ok = true, .steps = 3, .labels = 9, .loss_step = 2, .oracle_loss = 5.25, .layout_loss = 5.5};
   EXPECT_TRUE(says(verify_text(report, run.plan(2)), {"step 2 in float64: layout 5.5, one device 5.25"}));
-  const auto json = parse_json(verify_json(report, run.plan(2)), "verify_json");
+  const auto json = parse_json(verify_json(report, nullptr, run.plan(2)), "verify_json");
   EXPECT_EQ(json["loss"]["step"], 2);
 }
 
@@ -65,7 +65,7 @@ TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
     const std::string text = verify_text(report, plan);
     EXPECT_TRUE(says(text, {"WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));
     EXPECT_EQ(text.find("ok:"), std::string::npos);
-    const auto json = parse_json(verify_json(report, plan), "verify_json");
+    const auto json = parse_json(verify_json(report, nullptr, plan), "verify_json");
     EXPECT_FALSE(json["ok"].get<bool>());
     EXPECT_TRUE(says(json["first_difference"].get<std::string>(), {"model.embed_tokens.weight"}));
     EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), kSeenInAGradient);
@@ -82,7 +82,7 @@ TEST(VerifyAnswers, NameTheTensorOfMistakesOfTensorMeshes) {
     EXPECT_TRUE(says(text, {"column 2, row 2, depth 2 against one device",
                             "WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));
     EXPECT_EQ(text.find("ok:"), std::string::npos);
-    const auto json = parse_json(verify_json(report, plan), "verify_json");
+    const auto json = parse_json(verify_json(report, nullptr, plan), "verify_json");
     EXPECT_FALSE(json["ok"].get<bool>());
     EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), kSeenInAGradient);
   }

@@ -41,7 +41,7 @@ const Table kTorchrun = {{"RANK", "5"},
                          {"MASTER_PORT", "29500"},
                          {"TORCHELASTIC_RUN_ID", "none"},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                         {"TORCHELASTIC_RESTART_COUNT", "2"}};
+                         {"TORCHELASTIC_MAX_RESTARTS", "2"}};
 const Table kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                         {"OMPI_COMM_WORLD_SIZE", "2"},
                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -78,14 +78,16 @@ TEST(Launch, Torchrun) {
   EXPECT_EQ(launch.world_size, 8);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.local_size, 4);
-  EXPECT_EQ(launch.store_kind, StoreKind::kServedByLauncher);
+  EXPECT_EQ(launch.store_kind, StoreKind::kServedByTorchrun);
   EXPECT_EQ(launch.address, "node0");
   EXPECT_EQ(launch.port, 29500);
-  EXPECT_EQ(launch.attempt, 2);
+  EXPECT_EQ(launch.max_restarts, 2);
   // The value must be spelled exactly. Our own launcher identifies itself by its run id.
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).store_kind,
             StoreKind::kServedByRankZero);
-  EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}})).launcher, "orthant");
+  const Launch ours = detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}}));
+  EXPECT_EQ(ours.launcher, "orthant");
+  EXPECT_EQ(ours.store_kind, StoreKind::kServedByLauncher);
 }
 
 TEST(Launch, SetByHand) {

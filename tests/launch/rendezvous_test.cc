@@ -172,7 +172,7 @@ TEST_F(StoreFile, LeftoversAreIgnored) {
     if (is_store) {
       const Store left = Store::file(path_);
       std::ofstream(path_ + ".host") << dead;
-      ASSERT_TRUE(post_failure(left.under(run_prefix("", 0)), "rank 1: disk full"));
+      ASSERT_TRUE(post_failure(left.under(run_prefix("")), "rank 1: disk full"));
     } else {
       std::ofstream(path_) << std::string(100, '\xff');
     }

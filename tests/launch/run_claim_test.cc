@@ -91,9 +91,6 @@ TEST_F(RunClaim, AnotherJobOfTheLauncher) {
   come(0);
   expect_refused(rank_of(1, 2, "openmpi 28/1"), "its launcher set another run id");
   expect_refused(rank_of(1), "its launcher set another run id");
-  Launch restarted = rank_of(1, 2, id_);
-  restarted.attempt = 1;
-  expect_refused(restarted, "it is attempt 0 of its launcher, but this rank is of attempt 1");
   // Within one job, a difference is for check_agreement() to report to all ranks.
   EXPECT_NO_THROW(claim_rank(store_, rank_of(1, 2, id_), "seed = 8", kSoon_s));
 }
@@ -134,14 +131,14 @@ TEST_F(RunClaim, OnTheStoreOfALauncher) {
     return one;
   };
   std::vector<Store> stores;
-  for (const std::string id : {"torchrun a", "torchrun b"}) {
+  for (const std::string id : {"orthant a", "orthant b"}) {
     for (const int rank : {0, 1}) stores.push_back(claim_rank(store_, launch(rank, id), "", kSoon_s));
   }
   stores[0].set("key", "a"), stores[2].set("key", "b");
   EXPECT_EQ(stores[1].get("key", kSoon_s), "a");
   EXPECT_EQ(stores[3].get("key", kSoon_s), "b");
-  expect_refused(launch(0, "torchrun a"), "another process has already claimed its rank 0");
-  expect_refused(launch(1, "torchrun a"), "another process has already claimed its rank 1");
+  expect_refused(launch(0, "orthant a"), "another process has already claimed its rank 0");
+  expect_refused(launch(1, "orthant a"), "another process has already claimed its rank 1");
 }
 
 // The launcher's store outlives a rank that dies. Without this agreement every waiting rank would print an error.
@@ -158,18 +155,71 @@ TEST_F(RunClaim, OneWaitingRankReportsWhenRankZeroDoesNotCome) {
 TEST_F(RunClaim, AFailureThatTheLauncherReportedIsNotReportedAgain) {
   Launch launch = rank_of(1, 3, "job 9");
   launch.store_kind = StoreKind::kServedByLauncher;
-  post_failure(store_.under(run_prefix(launch.run_id, launch.attempt)), "rank 0 was killed");
+  post_failure(store_.under(run_prefix(launch.run_id)), "rank 0 was killed");
   EXPECT_THROW(claim_rank(store_, launch, "seed = 7", kSoon_s), PeerFailed);
 }
 
+// The ranks of torchrun on one store. torchrun keeps it when it starts the ranks again.
+class TorchrunClaim : public testing::Test {
+ protected:
+  static constexpr double kLong_s = 20;
+
+  static Launch launch(int rank) {
+    Launch launch = rank_of(rank, 2, "torchrun 5");
+    launch.store_kind = StoreKind::kServedByTorchrun;
+    return launch;
+  }
+  // Claims both ranks, rank 1 first by 300 ms. Returns the keys of each.
+  std::vector<Store> claim_both() {
+    std::vector<Store> keys(2);
+    std::thread one([&] { keys[1] = claim_rank(store_.clone(), launch(1), "", kLong_s); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    keys[0] = claim_rank(store_, launch(0), "", kLong_s);
+    one.join();
+    return keys;
+  }
+  void expect_new_keys_for_both(const std::string& value) {
+    const std::vector<Store> keys = claim_both();
+    EXPECT_FALSE(keys[0].has("key"));
+    keys[0].set("key", value);
+    EXPECT_EQ(keys[1].get("key", kSoon_s), value);
+    post_failure(keys[1], "rank 1 was killed");
+  }
+
+  const Store store_ = Store::serve(0, 5);
+};
+
+TEST_F(TorchrunClaim, RestartedRanksShareNewKeys) {
+  for (const std::string value : {"first", "second", "third"}) expect_new_keys_for_both(value);
+}
+
+// Rank 0 waits for rank 1, which ends before it claims its rank. The new rank 1 then claims it in the old record, and
+// must leave that record when the new rank 0 replaces it.
+TEST_F(TorchrunClaim, UnansweredClaimIsRepeated) {
+  EXPECT_TRUE(says(refusal(store_, launch(0)), {"rank 0: rank 1 of 2 did not connect to the store", "within 0.2 s"}));
+  expect_new_keys_for_both("second");
+}
+
+TEST_F(TorchrunClaim, AnotherNumberOfHostsIsAnotherStart) {
+  Launch four = launch(0);
+  four.world_size = 4;
+  EXPECT_TRUE(says(refusal(store_, four), {"rank 0: rank 1 of 4 did not connect"}));
+  expect_new_keys_for_both("second");
+}
+
+TEST_F(TorchrunClaim, OneRankReportsWhenRankZeroDoesNotCome) {
+  EXPECT_TRUE(says(refusal(store_, launch(1)), {"rank 1: waited 0.2 s for rank 0 and all other ranks of 2"}));
+  EXPECT_THROW(claim_rank(store_, launch(1), "", kSoon_s), PeerFailed);
+}
+
 TEST(RunRecord, IsReadAsItWasWritten) {
-  const RunRecord record{.nonce = "0123", .world_size = 8, .attempt = 2, .run_id = "77", .text = "a = 1\n\nb = 2\n"};
+  const RunRecord record{.nonce = "0123", .world_size = 8, .run_id = "77", .text = "a = 1\n\nb = 2\n"};
   const auto read = parse_run_record(to_text(record));
   ASSERT_TRUE(read);
   EXPECT_EQ(to_text(*read), to_text(record));
   EXPECT_EQ(read->text, record.text);
-  for (const char* bad : {"", "\n", "orthant-run-1 0123 8 2 77", "orthant-run-2 0123 8 2 77\n",
-                          "orthant-run-1 0123 eight 2 77\n", "orthant-run-1 0123 8 2\n"}) {
+  for (const char* bad : {"", "\n", "orthant-run-2 0123 8 77", "orthant-run-1 0123 8 77\n",
+                          "orthant-run-2 0123 eight 77\n", "orthant-run-2 0123 8\n"}) {
     EXPECT_FALSE(parse_run_record(bad)) << bad;
   }
 }

@@ -79,7 +79,8 @@ TEST(Redistribute, RingKindsThatKeepTheLayoutSendTheirBytes) {
   for (int round = 0; round < 300; ++round) {
     const Case c = random_case(random);
     const Array tensor = random_array(random, c.shape);
-    for (const CollectiveKind kind : {CollectiveKind::broadcast, CollectiveKind::reduce, CollectiveKind::shift}) {
+    for (const CollectiveKind kind :
+         {CollectiveKind::broadcast, CollectiveKind::reduce, CollectiveKind::reduce_in_chunks, CollectiveKind::shift}) {
       const Collective step = {.kind = kind, .axis = c.mesh.axes[0].name, .after = c.to};
       // Only over an axis that does not shard the tensor, so that all members hold arrays of one shape.
       if (axis_placement(c.from, step.axis).kind == AxisPlacementKind::S) continue;

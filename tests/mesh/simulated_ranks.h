@@ -223,7 +223,8 @@ class Ranks {
     return out;
   }
 
-  /// broadcast, reduce and shift, which pass one array from neighbor to neighbor.
+  /// broadcast, reduce and shift, which pass one array from neighbor to neighbor, and reduce_in_chunks, whose chunks go
+  /// to their owners, and their sums to coordinate 0.
   static Group passed_on(CollectiveKind kind, const Group& in, Counts& counts) {
     const size_t n = in.size();
     Group out = in;
@@ -231,9 +232,15 @@ class Ranks {
       out[c] = in[0];
       if (c + 1 < n) counts[c] += static_cast<int64_t>(in[0].data.size());
     }
-    for (size_t c = n; c-- > 1 && kind == CollectiveKind::reduce;) {
-      counts[c] += static_cast<int64_t>(out[c].data.size());
-      add(out[c - 1], out[c]);
+    const bool in_chunks = kind == CollectiveKind::reduce_in_chunks && n > 2;
+    const auto all = static_cast<int64_t>(in[0].data.size());
+    for (size_t c = n; c-- > 0 && (kind == CollectiveKind::reduce || kind == CollectiveKind::reduce_in_chunks);) {
+      if (c > 0 && !in_chunks) counts[c] += all;
+      for (size_t owner = 0; owner < n && in_chunks; ++owner) {
+        const int64_t chunk = shard(all, static_cast<int>(n), static_cast<int>(owner)).size();
+        if (owner != c || c > 0) counts[c] += chunk;
+      }
+      if (c > 0) add(out[c - 1], out[c]);
     }
     for (size_t c = 0; c < n && n > 1 && kind == CollectiveKind::shift; ++c) {
       counts[c] += static_cast<int64_t>(in[c].data.size());

@@ -40,7 +40,7 @@ std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInput
   for (int64_t b = blocks; b-- > 0;) {
     const auto [begin, end] = block(b);
     PartialAttention part = attend(kernel, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end),
-                                   attention_tiles(v, range(begin, end)), in.scale);
+                                   attention_tiles(v, range(begin, end)), in.rule());
     part.out_BHTD = part.out_BHTD.to(sum_type);
     if (sum.out_BHTD.defined())
       merge_partial_attention(sum, part);
@@ -53,7 +53,7 @@ std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInput
   for (int64_t b = 0; b < blocks; ++b) {
     const auto [begin, end] = block(b);
     const auto g = attend_backward(kernel, in.dout, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end), out,
-                                   sum.lse_BHT, attention_tiles(v, range(begin, end)), in.scale);
+                                   sum.lse_BHT, attention_tiles(v, range(begin, end)), in.rule());
     all[2].add_(g.dq_BHTD);
     all[3].slice(2, begin, end).copy_(g.dk_BKSD);
     all[4].slice(2, begin, end).copy_(g.dv_BKSD);
@@ -97,6 +97,28 @@ TEST(Attention, EqualsTheDefinitionUnsplitAndInBlocks) {
   }
 }
 
+// So they do with capped scores, also where these are stored for several blocks of queries (1500 tokens).
+TEST(Attention, WithACapEqualsTheDefinition) {
+  for (const auto& [L, H, K] : {std::tuple{100, 6, 2}, {16, 3, 1}, {1500, 4, 4}}) {
+    AttentionInputs in = attention_inputs(L > 1000 ? 1 : 2, H, K, L, 8);
+    const auto without = dense_attention(in, visibilities(L)[0].second);
+    in.softcap = 1.5;
+    EXPECT_GT(error(without[2], dense_attention(in, visibilities(L)[0].second)[2]), 1e-2);
+    for (const auto& [name, v] : visibilities(L)) {
+      const auto want = dense_attention(in, v);
+      for (const auto kernel : {AttentionKernel::flash, AttentionKernel::plain}) {
+        for (const int64_t blocks : {1, 3}) {
+          const auto have = in_blocks(kernel, in, v, blocks);
+          for (size_t i = 0; i < have.size(); ++i) {
+            EXPECT_LT(error(have[i], want[i]), 1e-13) << name << ", " << L << " tokens, " << blocks << " blocks, " << i;
+          }
+        }
+      }
+      if (L > 1000) break;  // a causal tile of several blocks of queries
+    }
+  }
+}
+
 // Bound of the relative error, in the norm, of each of the five results. It is derived in docs/derivations.md, section
 // "Attention in lower precision".
 double rounding_bound(at::ScalarType type, int64_t keys) {
@@ -106,13 +128,18 @@ double rounding_bound(at::ScalarType type, int64_t keys) {
 
 TEST(Attention, InLowerPrecisionStaysWithinItsRounding) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
-    const AttentionInputs in = attention_inputs(2, 4, 2, 96, 16, type);
-    for (const auto& [name, v] : visibilities(96)) {
-      const auto want = dense_attention(in, v);
-      for (const int64_t blocks : {1, 3}) {
-        const auto have = in_blocks(AttentionKernel::flash, in, v, blocks);
-        for (size_t i = 0; i < have.size(); ++i)
-          EXPECT_LT(error(have[i], want[i]), rounding_bound(type, 96)) << name << i << " " << blocks;
+    AttentionInputs in = attention_inputs(2, 4, 2, 96, 16, type);
+    for (const double softcap : {0.0, 1.5}) {
+      in.softcap = softcap;
+      for (const auto& [name, v] : visibilities(96)) {
+        const auto want = dense_attention(in, v);
+        for (const int64_t blocks : {1, 3}) {
+          const auto have = in_blocks(AttentionKernel::flash, in, v, blocks);
+          for (size_t i = 0; i < have.size(); ++i) {
+            EXPECT_LT(error(have[i], want[i]), rounding_bound(type, 96))
+                << name << i << " " << blocks << " " << softcap;
+          }
+        }
       }
     }
   }

@@ -2,16 +2,17 @@
 // tokens with the probabilities of the logits, and depends on the seed and the index only.
 #include "model/generation.h"
 
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+
 #include "base/errors.h"
 #include "model/attention_cache.h"
 #include "model/transformer.h"
 #include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
-
-#include <gtest/gtest.h>
-
-#include <numeric>
 
 namespace orthant::generation_test {
 namespace {
@@ -27,15 +28,19 @@ struct Model {
   Transformer transformer;
 };
 
-// One text of a model.
+// One text of a model, or several that grow together.
 class Text {
  public:
   explicit Text(const Model& model)
       : model_(model.architecture, model.weights, fused_primitives(std::make_shared<AttentionCore>(cached_attention())),
                {}),
-        advance_(advance_text(model.architecture.max_position_embeddings,
-                              [this](const Microbatch& batch) { return model_.logits(batch); })) {}
-  at::Tensor advance(std::span<const int64_t> tokens) { return advance_(tokens); }
+        advance_(advance_texts(model.architecture.max_position_embeddings,
+                               [this](const Microbatch& batch) { return model_.logits(batch); })) {}
+  at::Tensor advance(std::span<const int64_t> tokens) {
+    const std::vector<std::vector<int64_t>> one = {{tokens.begin(), tokens.end()}};
+    return advance_(std::vector<int64_t>{0}, one)[0];
+  }
+  const Advance& several() const { return advance_; }
 
  private:
   const Transformer model_;
@@ -108,6 +113,45 @@ TEST(CachedAttention, LogitsDependOnEarlierTokens) {
   a.advance(std::vector<int64_t>{1, 2});
   b.advance(std::vector<int64_t>{3, 2});
   EXPECT_GT(relative_error(a.advance(std::vector<int64_t>{4}), b.advance(std::vector<int64_t>{4})), 1e-6);
+}
+
+// Texts of different lengths that grow together have the logits of each alone, while others end. The control: a text
+// that sees the padding before it has other logits.
+TEST(CachedAttention, TextsOfABatchDoNotSeeEachOther) {
+  for (const TinyOptions& options :
+       {TinyOptions{}, TinyOptions{.kv_heads = 1}, TinyOptions{.norm = "layer_norm", .positions = "learned"}}) {
+    for (const int64_t window : {0, 3}) {
+      Architecture a = tiny_architecture(options);
+      a.sliding_window = window;
+      const Model model(a);
+      const std::vector<int64_t> lengths = {4, 9, 1, 9};
+      std::vector<std::vector<int64_t>> prompts;
+      for (const int64_t length : lengths) {
+        const auto tokens = some_tokens(length + static_cast<int64_t>(prompts.size()), a.vocab_size);
+        prompts.emplace_back(tokens.end() - length, tokens.end());
+      }
+      std::vector<std::unique_ptr<Text>> alone;
+      for (size_t i = 0; i < prompts.size(); ++i) alone.push_back(std::make_unique<Text>(model));
+      Text together(model);
+      std::vector<int64_t> texts = {0, 1, 2, 3};
+      std::vector<std::vector<int64_t>> next = prompts;
+      for (int64_t step = 0; step < 5; ++step) {
+        const at::Tensor logits = together.several()(texts, next);
+        ASSERT_EQ(logits.size(0), std::ssize(texts));
+        for (size_t row = 0; row < texts.size(); ++row) {
+          const at::Tensor expected = alone[static_cast<size_t>(texts[row])]->advance(next[row]);
+          EXPECT_LT(relative_error(logits[static_cast<int64_t>(row)], expected), 1e-12) << texts[row] << " " << step;
+        }
+        if (step == 1) texts = {0, 2, 3};
+        if (step == 2) texts = {2};
+        next.clear();
+        for (const int64_t text : texts) next.push_back({(text + step) % a.vocab_size});
+      }
+      std::vector<int64_t> with_padding(6, 0);
+      with_padding.insert(with_padding.end(), prompts[0].begin(), prompts[0].end());
+      EXPECT_GT(relative_error(Text(model).advance(with_padding), Text(model).advance(prompts[0])), 1e-6);
+    }
+  }
 }
 
 at::Tensor logits_of(std::vector<double> probabilities) {
@@ -205,9 +249,10 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());
   const std::vector<int64_t> prompt = {1, 2, 3};
   const auto made = [&](std::span<const int64_t> from, int64_t most, const Sampling& sampling, int64_t end) {
-    Text text(model);
-    const auto advance = [&](std::span<const int64_t> tokens) { return text.advance(tokens); };
-    return generate_tokens(advance, model.architecture.max_position_embeddings, from, most, sampling, end);
+    const std::vector<std::vector<int64_t>> prompts = {{from.begin(), from.end()}};
+    return generate_tokens(Text(model).several(), model.architecture.max_position_embeddings, prompts, most, sampling,
+                           end)
+        .front();
   };
   auto text = [&](uint64_t seed, int64_t end = -1) {
     return made(prompt, 30, {.temperature = 1, .top_p = 1, .seed = seed}, end).tokens;
@@ -227,6 +272,22 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   EXPECT_TRUE(long_text.out_of_positions);
   EXPECT_FALSE(made(prompt, 62, {.temperature = 0}, -1).out_of_positions);
   EXPECT_THROW(made(some_tokens(65, 37), 1, {}, -1), ConfigError);
+}
+
+// A text of a batch is the text of its prompt alone, whatever the other prompts are and wherever they end.
+TEST(GenerateTokens, TextsOfABatchAreThoseOfEachPrompt) {
+  const Model model(tiny_architecture());
+  const int64_t positions = model.architecture.max_position_embeddings;
+  const std::vector<std::vector<int64_t>> prompts = {some_tokens(50, 37), {5}, some_tokens(12, 37), {5}};
+  const Sampling sampling = {.temperature = 1, .top_p = 1, .seed = 3};
+  const auto together = generate_tokens(Text(model).several(), positions, prompts, 40, sampling, 11, 20);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto alone = generate_tokens(Text(model).several(), positions, {&prompts[i], 1}, 40, sampling, 11,
+                                       20 + static_cast<int64_t>(i));
+    EXPECT_EQ(together[i].tokens, alone[0].tokens) << i;
+    EXPECT_EQ(together[i].out_of_positions, alone[0].out_of_positions) << i;
+  }
+  EXPECT_NE(together[1].tokens, together[3].tokens);  // equal prompts have random numbers of their own
 }
 
 }  // namespace

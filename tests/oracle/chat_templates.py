@@ -1,4 +1,4 @@
-"""Compares the ids of conversations, and which of them are learned, with those of transformers' apply_chat_template, for
+"""Compares the ids of conversations, and their loss masks, with those of transformers' apply_chat_template, for
 templates in the styles of known model families. transformers tells which tokens are the assistant's if a template marks
 them with {% generation %}; the other templates are compared with a copy that has these marks.
 
@@ -24,7 +24,7 @@ except ImportError as error:
 SPECIAL = ["<s>", "</s>", "<|turn|>", "<|end|>", "[ASK]", "[/ASK]"]
 ANSWER, END_ANSWER = "{% generation %}", "{% endgeneration %}"
 
-# Each template marks the text that is learned. A copy without the marks must give the same.
+# Each template marks the answers. A copy without the marks must give the same.
 TEMPLATES = {
     # one pair of marks around each turn, a default system message, tools as JSON
     "turns": """{%- if tools %}
@@ -60,6 +60,10 @@ TEMPLATES = {
     "controls": """{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}<|turn|>{{ m.role | upper if m.role == 'user' else m.role }}
 {% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|turn|>assistant
 {% endif %}""",
+    # reasoning under each of its names
+    "reasoning": """{% for m in messages %}<|turn|>{{ m.role }}
+{% if m.role == 'assistant' %}{% generation %}{% if m.reasoning_content is defined %}({{ m.reasoning_content }}){% endif %}{% if 'thinking' in m %}[{{ m.thinking }}]{% endif %}{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|turn|>assistant
+{% endif %}""",
 }
 
 CONTENTS = ["Hi", "What is 2 + 2?", "  spaces at both ends \n", "naïve ünïcode 😀🏽 한국어", "a\n\nb\n", "<|end|> inside", "",
@@ -70,6 +74,9 @@ def conversations():
     yield {"messages": [{"role": "user", "content": "x", "name": None}, {"role": "assistant", "content": "y"},
                         {"role": "assistant", "content": "z", "tool_calls": None}]}
     yield {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+    for names in (["reasoning_content"], ["thinking"], ["reasoning"], ["reasoning", "thinking"]):
+        thoughts = {name: f"a {name}" for name in names}
+        yield {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!", **thoughts}]}
     for i, content in enumerate(CONTENTS):
         other = CONTENTS[(i * 5 + 3) % len(CONTENTS)]
         turns = [{"role": "user", "content": content}, {"role": "assistant", "content": other}]
@@ -123,7 +130,7 @@ def differences(build, folder, tokenizer, name, template):
                 if count <= 3:
                     print(f"{name}, {kind}: {json.dumps(one)[:200]}\n  ours   {have}\n  theirs {want}"[:3000])
     print(f"{name}: {len(all_conversations)} conversations with and without marks, "
-          f"{sum(sum(mask) for _, mask in wanted)} learned tokens, {count} different")
+          f"{sum(sum(mask) for _, mask in wanted)} tokens with loss, {count} different")
     return count
 
 

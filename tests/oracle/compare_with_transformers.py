@@ -64,6 +64,7 @@ CASES = {
     "biases": dict(attention_bias=True, mlp_bias=True),
     "biases of attention alone": dict(attention_bias=True),
     "capped logits, as Gemma 2's": dict(final_logit_softcapping=2.0),
+    "capped scores, as Gemma 2's": dict(attn_logit_softcapping=0.5),
     "biases of queries, keys and values, as Qwen2": dict(family="Qwen2"),
     "norms of heads, as Qwen3": dict(family="Qwen3", head_dim=20, attention_bias=True),
     "layer norm and GELU, as Starcoder2": dict(family="Starcoder2", use_bias=True, norm_epsilon=1e-5,
@@ -80,6 +81,20 @@ CASES = {
 GPT2_MODULES = {"wte": "model.embed_tokens", "wpe": "model.embed_positions", "ln_f": "model.norm",
                 "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_proj": "self_attn.o_proj",
                 "mlp.c_fc": "mlp.c_fc", "mlp.c_proj": "mlp.c_proj", "lm_head": "lm_head"}
+
+
+def cap_scores(config):
+    """Selects the attention of Gemma2ForCausalLM. Other classes ignore the key attn_logit_softcapping."""
+    from transformers.masking_utils import eager_mask
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+
+    def attend(module, *tensors, **options):
+        options.pop("softcap", None)
+        return eager_attention_forward(module, *tensors, softcap=module.config.attn_logit_softcapping, **options)
+
+    transformers.AttentionInterface.register("capped_scores", attend)
+    transformers.AttentionMaskInterface.register("capped_scores", eager_mask)
+    config._attn_implementation = "capped_scores"
 
 
 def hugging_face_model(options, seed):
@@ -99,7 +114,10 @@ def hugging_face_model(options, seed):
                      **{key: options[key] for key in ("tie_word_embeddings",) if key in options})
         sizes.update({key: value for key, value in options.items() if key.startswith("n_")})
         class_name = "GPT2LMHeadModel"
-    model = getattr(transformers, class_name)(getattr(transformers, family + "Config")(**sizes))
+    config = getattr(transformers, family + "Config")(**sizes)
+    if "attn_logit_softcapping" in sizes:
+        cap_scores(config)
+    model = getattr(transformers, class_name)(config)
     # Norm weights of 1 and biases of 0, the initial values, would not show where they are used.
     for name, parameter in model.named_parameters():
         if name.endswith(("norm.weight", "layernorm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")):
@@ -235,6 +253,23 @@ def compare_older_gpt2_files(build, scratch):
     assert not problems, "older files of GPT-2: " + "; ".join(problems)
 
 
+def converted_models_over_there(build, scratch):
+    """`orthant convert` keeps every number of shards in bfloat16, and transformers loads the result without a report."""
+    for number, options in enumerate((dict(tie_word_embeddings=True), dict(family="GPT2"),
+                                      dict(family="Phi3", pad_token_id=None))):
+        model = hugging_face_model(options, seed=70 + number).to(torch.bfloat16)
+        source, target = scratch / f"source-{number}", scratch / f"target-{number}"
+        model.save_pretrained(source, max_shard_size="60KB")
+        assert (source / "model.safetensors.index.json").exists()
+        subprocess.run([build / "orthant", "convert", source, target, "--dtype", "float32", "--max-shard-gb", "0.0001"],
+                       check=True, timeout=120, stdout=subprocess.DEVNULL)
+        back, report = type(model).from_pretrained(target, output_loading_info=True)
+        assert not any(report.values()), report
+        assert back.dtype == torch.float32 and back.config.torch_dtype == torch.float32
+        own = back.state_dict()
+        assert all(torch.equal(tensor.float(), own[name]) for name, tensor in model.state_dict().items())
+
+
 def planted(directory, scratch, change):
     """Returns a copy of the directory in which `change` has made one mistake."""
     copy = scratch / "planted"
@@ -288,6 +323,10 @@ def no_cap(tensors, config):
     del config["final_logit_softcapping"]
 
 
+def no_cap_of_scores(tensors, config):
+    del config["attn_logit_softcapping"]
+
+
 def interleaved_rotation(tensors, config):
     """Permutes the query weight for rotary pairs (0, 1), (2, 3), ... instead of the two halves, the other convention in
     use."""
@@ -302,7 +341,9 @@ def fail_when_planted(build, scratch):
     of_llama = (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases, no_cap)
     of_gpt2 = (swap_queries_and_keys_of_gpt2, exchange_input_and_output_of_gpt2, shift_positions_of_gpt2)
     phi3 = dict(family="Phi3", pad_token_id=None)
-    for options, changes in ((llama, of_llama), (dict(family="GPT2"), of_gpt2), (phi3, (swap_gate_and_up_of_phi3,))):
+    gemma2 = dict(attn_logit_softcapping=0.5)
+    for options, changes in ((llama, of_llama), (dict(family="GPT2"), of_gpt2), (phi3, (swap_gate_and_up_of_phi3,)),
+                             (gemma2, (no_cap_of_scores,))):
         model = hugging_face_model(options, seed=50)
         directory = scratch / "control"
         shutil.rmtree(directory, ignore_errors=True)
@@ -357,6 +398,7 @@ def main():
         scratch = pathlib.Path(folder)
         compare_random_models(arguments.build, scratch)
         compare_older_gpt2_files(arguments.build, scratch)
+        converted_models_over_there(arguments.build, scratch)
         fail_when_planted(arguments.build, scratch)
         our_checkpoint_over_there(arguments.build, scratch)
         over_there.our_trained_tokenizer(arguments.build, scratch)

@@ -4,7 +4,7 @@
 // end-of-text token.
 //
 // With a third argument, the file is JSONL of conversations, for tests/oracle/chat_templates.py. It prints the ids of
-// each, then a second line that has 1 for each token that is learned, else 0.
+// each, then a second line that has 1 for each token that carries loss, else 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ int encode_chat(const std::string& tokenizer_path, const std::string& lines_path
   std::vector<std::string_view> texts;
   for (const ChatText& chat : chats) texts.emplace_back(chat.text);
   const auto ids = tokenizer->encode_many(texts);
-  const auto learned = learned_tokens(chats, ids, *tokenizer);
-  for (size_t i = 0; i < chats.size(); ++i) fmt::print("{}\n{}\n", fmt::join(ids[i], " "), fmt::join(learned[i], " "));
+  const auto masks = loss_masks(chats, ids, *tokenizer);
+  for (size_t i = 0; i < chats.size(); ++i) fmt::print("{}\n{}\n", fmt::join(ids[i], " "), fmt::join(masks[i], " "));
   return 0;
 }
 

@@ -32,6 +32,39 @@ class Generate(ProcessTest):
         result = self.generate("--max-new-tokens", "20")  # the control
         self.assertEqual((result.code, len(result.err.splitlines())), (0, 1), result)
 
+    def test_generate_continues_the_prompts_of_a_file(self):
+        """The model computes in float64, so that the sums of a batch, in another order, do not change a choice."""
+        self.train_well("training.steps=5", "run.ranks=1", "validation.freq=0", "training.dtype=float64",
+                        "job.dump_folder=wide")
+        prompts = ["The red door", "A", "key number 7 and the lamp", "\u00e9", "The red door"]
+        (self.folder / "prompts.txt").write_text("\n".join([prompts[0], "", *prompts[1:]]))
+        (self.folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in prompts))
+        alone = [self.orthant("generate", "wide", "--prompt", one, "--temperature", "0", "--max-new-tokens", "30").out
+                 for one in prompts]
+        for file, batch in (("prompts.txt", 1), ("prompts.txt", 3), ("prompts.jsonl", 8)):
+            result = self.orthant("generate", "wide", "--prompt-file", file, "--batch-size", str(batch),
+                                  "--temperature", "0", "--max-new-tokens", "30")
+            self.assertEqual(result.code, 0, result)
+            made = [json.loads(line) for line in result.out.splitlines()]
+            self.assertEqual([one["prompt"] for one in made], prompts)
+            self.assertEqual([one["prompt"] + one["text"] + "\n" for one in made], alone)
+            self.assertRegex(result.err, r"^[0-9]+ tokens of 5 texts in .*: [0-9.]+ tokens/s\n$")
+        sampled = self.orthant("generate", "wide", "--prompt-file", "prompts.txt", "--temperature", "1")
+        texts = [json.loads(line)["text"] for line in sampled.out.splitlines()]
+        self.assertNotEqual(texts[0], texts[4])  # equal prompts have random numbers of their own
+        self.assertEqual(texts, [json.loads(line)["text"] for line in self.orthant(
+            "generate", "wide", "--prompt-file", "prompts.txt", "--temperature", "1", "--batch-size", "2").out.splitlines()])
+
+    def test_generate_refuses_bad_prompt_files(self):
+        (self.folder / "blank.txt").write_text("\n \n")
+        (self.folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
+        (self.folder / "long.txt").write_text("a\n" + "b" * 129)
+        for file, *words in (("blank.txt", "has no prompt"), ("bad.jsonl", "line 2", "prompt"), ("none.txt", "none.txt"),
+                             ("long.txt", "the 129 tokens of prompt 2", "max_position_embeddings = 128")):
+            self.assert_says(self.orthant("generate", "run", "--prompt-file", file), 1, *words)
+        self.assertEqual(self.generate("--prompt-file", "blank.txt").code, 2)  # together with --prompt
+        self.assertEqual(self.generate("--batch-size", "2").code, 2)  # without a file of prompts
+
     def test_generate_prints_text_in_pieces(self):
         """The output is written in pieces while it is generated. Over a SOCK_SEQPACKET socket, each write arrives as a
         message of its own, so that the test can count them."""

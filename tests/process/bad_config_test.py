@@ -90,6 +90,9 @@ class RunFile(ProcessTest):
                 (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "must be at most model.num_attention_heads = 4", "set it to 4"),
                 (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "set it to 16"),
                 (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "set it to 2"),
+                ([cut + "ring=2", cut + "attention=ring_self_attention", "model.attn_logit_softcapping=50"],
+                 cut + 'attention = "ring_self_attention"', 'must be "ring_attention" with',
+                 "model.attn_logit_softcapping = 50"),
                 ([cut + "ring=2", cut + "attention=linformer"], "linformer_length")):
             with self.subTest(settings):
                 self.assert_says(self.train(*settings), 1, "command line", *parts)

@@ -192,10 +192,15 @@ class OtherRun(AfterARun):
         self.assertIn("resumed", result.out)
         self.assertNotIn("changed", result.out)
 
-    def test_resume_without_checkpoint(self):
+    def test_resume_without_checkpoint_begins_a_run(self):
         for ranks in (1, 2):
-            result = self.train("job.dump_folder=other", "--resume", f"run.ranks={ranks}")
-            self.assert_says(result, 1, "--resume", "no checkpoint in other/checkpoints", "without --resume")
+            keys = [f"run.ranks={ranks}", "training.steps=5"]
+            result = self.train_well(f"job.dump_folder=other-{ranks}", "--resume", *keys)
+            self.assertIn(f"--resume: there is no checkpoint in other-{ranks}/checkpoints yet; the run begins with step 1",
+                          result.err)
+            self.assertNotIn("resumed", result.out)
+            self.train_well(f"job.dump_folder=new-{ranks}", *keys)
+            self.assertEqual(self.weights(self.folder / f"other-{ranks}"), self.weights(self.folder / f"new-{ranks}"))
 
 
 class FullDisk(ProcessTest):

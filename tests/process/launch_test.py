@@ -1,15 +1,12 @@
-"""Tests of the ways to start a run: our own launcher, torchrun, mpirun, and variables set by hand. All give the same
-losses. Also tests the files that a complete run leaves, and the messages of a launch that fails."""
+"""Tests of our own launcher, and of ranks that are started by hand with the variables of torchrun. Also tests the files
+that a complete run leaves, and the messages of a launch that fails. launchers_test.py runs other launchers."""
 import json
 import os
-import shutil
-import signal
 import socket
-import subprocess
 import time
 import tomllib
 
-from orthant_process import ORTHANT, ProcessTest, main, meeting, torchrun
+from orthant_process import ORTHANT, ProcessTest, main, meeting
 
 STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu",
                "peak_memory_bytes"}
@@ -144,47 +141,7 @@ class FullRun(ProcessTest):
         self.assertEqual(planned["ranks"], 2)
 
 
-class Launchers(ProcessTest):
-    def under(self, command, dump):
-        result = self.start([*command, ORTHANT, "train", "run.toml", f"job.dump_folder={dump}"]).result()
-        self.assertEqual(result.code, 0, result)
-        return self.losses(self.folder / dump)
-
-    def test_torchrun(self):
-        if not torchrun():
-            self.skipTest("there is no torchrun: torch came without its scripts")
-        self.train_well()
-        command = [torchrun(), "--no-python", "--nproc-per-node", "2"]
-        self.assertEqual(self.under([*command, "--standalone"], "torchrun"), self.losses())
-        self.assertEqual(self.weights(self.folder / "torchrun"), self.weights())
-
-    def test_torchrun_shows_error_message_as_cause(self):
-        if not torchrun():
-            self.skipTest("there is no torchrun: torch came without its scripts")
-        result = self.start([torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2", ORTHANT, "train",
-                             "run.toml", "data.path=nowhere.txt"]).result()
-        self.assert_says(result, 1, "nowhere.txt")
-        self.assertIn("nowhere.txt", result.err[result.err.index("Root Cause"):])
-
-    def test_sigterm_under_torchrun_saves(self):
-        if not torchrun():
-            self.skipTest("there is no torchrun: torch came without its scripts")
-        running = self.start_training("checkpoint.interval=0",
-                                      command=[torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2"])
-        os.kill(running.process.pid, signal.SIGTERM)
-        result = running.result()
-        self.assertEqual(result.errors(), [], result)
-        self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
-
-    def test_mpirun(self):
-        mpirun = shutil.which("mpirun")
-        if not mpirun:
-            self.skipTest("there is no mpirun on the PATH")
-        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-        options = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
-        self.train_well()
-        self.assertEqual(self.under([mpirun, *options, "-np", "2"], "mpirun"), self.losses())
-
+class ByHand(ProcessTest):
     def by_hand(self, *arguments_of_rank):
         variables = meeting(len(arguments_of_rank))
         running = [self.start([ORTHANT, "train", "run.toml", *arguments], env={"RANK": str(rank), **variables})
@@ -246,7 +203,7 @@ class Launchers(ProcessTest):
         self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not connect to the store", "within 3 s")
         hasty = self.train("run.timeout_s=0.25", env={"RANK": "0", **variables})
         self.assert_says(hasty, 1, "rank 0: rank 1 of 2 did not connect to the store", "within 0.25 s")
-        self.assertIn("waiting for rank 1 of 2 to connect to the store", alone.err)
+        self.assertIn("waiting for all 2 ranks to connect to the store", alone.err)
         refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
         self.assert_says(refused, 1, f"127.0.0.1:{variables['MASTER_PORT']} for 3 s (Connection refused)")
 

@@ -21,12 +21,11 @@ HANG_S = 120  # seconds; a program that runs longer than this hangs
 STOP_S = 10  # seconds; after the death of a rank, all other ranks end within this time
 # prefixes of the environment variables that launchers set
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_", "GOMP_")
+RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 
 
-
-def meeting(ranks):
-    """The environment variables, other than RANK, of ranks that are started by hand. MASTER_PORT is free, and below
-    the ephemeral ports, which outgoing connections could take before the ranks do."""
+def free_port():
+    """A free port below the ephemeral ports, which outgoing connections could take before the program does."""
     first_ephemeral = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(10000, first_ephemeral if first_ephemeral > 11000 else 65536)
@@ -35,7 +34,12 @@ def meeting(ranks):
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return port
+
+
+def meeting(ranks):
+    """The environment variables, other than RANK, of ranks that are started by hand."""
+    return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 RUN_FILE = """
@@ -142,7 +146,8 @@ class Running:
         return value
 
     def ranks(self):
-        """The process id of each rank, by rank. Ranks are the descendants that have RANK in their environment."""
+        """The process id of each rank, by rank. Ranks are the descendants that have a launcher's variable for the
+        rank in their environment."""
         found, todo = {}, [self.process.pid]
         while todo:
             pid = todo.pop()
@@ -152,8 +157,9 @@ class Running:
             except OSError:
                 continue
             for variable in variables:
-                if variable.startswith(b"RANK=") and pid != self.process.pid:
-                    found[int(variable[5:])] = pid
+                name, _, value = variable.partition(b"=")
+                if name in RANK_VARIABLES and pid != self.process.pid:
+                    found[int(value)] = pid
         return found
 
     def end(self):
@@ -300,19 +306,16 @@ def main():
     that GTEST_OUTPUT=json:PATH names, in GoogleTest's format, which tools/slowest_tests.py reads."""
     names = [name for name in sys.argv[1:] if name != "--long"]
     module, loader = sys.modules["__main__"], unittest.defaultTestLoader
-    if names:
-        suite = loader.loadTestsFromNames(names, module)
-    else:
-        is_long = "--long" in sys.argv
-        suite = unittest.TestSuite(test for test in flat(loader.loadTestsFromModule(module))
-                                   if type(test).__name__.startswith("Long") == is_long)
+    is_long = "--long" in sys.argv
+    tests = list(flat(loader.loadTestsFromNames(names, module) if names else loader.loadTestsFromModule(module)))
+    suite = unittest.TestSuite(test for test in tests if names or type(test).__name__.startswith("Long") == is_long)
     result = unittest.TextTestRunner(verbosity=2, resultclass=TimedResult).run(suite)
     if output := os.environ.get("GTEST_OUTPUT", "").removeprefix("json:"):
         pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
         rows = [{"name": suite, "testsuite": [{"name": name, "time": f"{seconds:.3f}s"}]}
                 for suite, name, seconds in result.seconds]
         pathlib.Path(output).write_text(json.dumps({"testsuites": rows}), encoding="utf-8")
-    sys.exit(not (result.wasSuccessful() and (result.testsRun > 0 or "--long" in sys.argv)))
+    sys.exit(not (tests and result.wasSuccessful()))
 
 
 if __name__ == "__main__":

@@ -112,6 +112,8 @@ class Library(PythonTest):
         examples = 0
         for file in sorted(PACKAGE.glob("*.py")):
             ast.parse(file.read_text(), feature_version=(3, 9))
+            if re.search("^import torch$", file.read_text(), re.M):
+                continue  # tests/oracle/ring_attention.py tests the module that needs torch
             module = importlib.import_module(f"orthant.{file.stem}" if file.stem != "__init__" else "orthant")
             result = doctest.testmod(module)
             self.assertEqual(result.failed, 0, file.name)

@@ -58,6 +58,13 @@ class Plans(PythonTest):
         changed = orthant.plan(run, training={"seq_len": 64}, **{"optimizer.name": "sgd"})
         self.assertNotEqual(changed.memory, plan.memory)
         self.assertIn('name = "sgd"', changed.run_file())
+        # Validation sets with names, in the run and as a setting.
+        sets = {"prose": ["text.txt"], "all of it": ["text.txt", "text.txt"]}
+        self.assertRaisesRegex(orthant.ConfigError, "must name its sets", orthant.plan, run, data={"validation": sets})
+        sets = {"prose": ["text.txt"], "all": ["text.txt", "text.txt"]}
+        for named in (orthant.plan({**run, "data": {"path": ["text.txt"], "validation": sets}}),
+                      orthant.plan(run, data={"validation": sets}), orthant.plan(run, **{"data.validation": sets})):
+            self.assertRegex(named.run_file(), r'validation = \{.*prose"? = \["text.txt"\]')
 
     def test_model_of_hugging_face(self):
         path = self.write_hf()

@@ -19,6 +19,7 @@ struct Variant {
 };
 std::vector<Variant> variants() {
   return {{"head norms", {"model.qk_norm=true"}},
+          {"capped scores", {"model.attn_logit_softcapping=0.5"}},
           {"learned positions", {"model.positions=learned", "model.head_dim=5"}},
           {"GPT-2", {"model.architecture=gpt2", "model.num_key_value_heads=4"}},  // with its own form of stored weights
           {"layer norm", {"model.norm=layer_norm"}},

@@ -93,11 +93,11 @@ TEST_F(DataSources, ConversationsHaveOneRanksNumbers) {
   }
 }
 
-// Only answers carry loss. Packing changes the samples, but not the text that is learned.
-TEST_F(DataSources, OnlyAnswersAreLearned) {
+// Only answers carry loss. Packing changes the samples, but not the text that carries loss.
+TEST_F(DataSources, OnlyAnswersCarryLoss) {
   const TinyRun packed(chat(true)), single(chat(false));
   const auto labels = [](const TinyRun& run) {
-    std::map<std::string, int> texts;  // the learned text of each conversation, with its number of occurrences
+    std::map<std::string, int> texts;  // the text with loss of each conversation, with its number of occurrences
     const Loader& train = run.data().train;
     const Batch batch = train.batch(0, train.num_samples());
     int64_t count = 0;
@@ -139,8 +139,9 @@ TEST_F(DataSources, TheSharesOfABlendAreItsWeights) {
   EXPECT_EQ(taken, (std::array<int64_t, 2>{3000, 1000}));
   // The held-out documents of each path are a set of their own.
   ASSERT_EQ(run.data().validation.size(), 2u);
-  EXPECT_EQ(run.data().validation[0].name, folder_ / "a.txt");
-  EXPECT_EQ(run.data().validation[1].name, folder_ / "b.txt");
+  const auto names = set_names_of(std::vector<std::string>{folder_ / "a.txt", folder_ / "b.txt"});
+  EXPECT_EQ(run.data().validation[0].name, names[0]);
+  EXPECT_EQ(run.data().validation[1].name, names[1]);
   // Other weights, another order: a resumed run would notice.
   EXPECT_NE(run.data().fingerprint, TinyRun(blend("1,3")).data().fingerprint);
 }

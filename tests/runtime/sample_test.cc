@@ -106,24 +106,30 @@ TEST(PipelineSample, OfMaskedWordsIsOneRanks) {
 
 // A model whose most likely text is given.
 Advance model_of(const std::string& text) {
-  return [text, made = size_t{0}](std::span<const int64_t>) mutable {
-    const at::Tensor logits = at::zeros({257});
-    logits[made < text.size() ? static_cast<uint8_t>(text[made]) : 256] = 1;
+  return [text, made = size_t{0}](std::span<const int64_t>, std::span<const std::vector<int64_t>>) mutable {
+    const at::Tensor logits = at::zeros({1, 257});
+    logits[0][made < text.size() ? static_cast<uint8_t>(text[made]) : 256] = 1;
     ++made;
     return logits;
   };
+}
+
+GeneratedText generate_text(const std::string& text, const Tokenizer& tokenizer, const std::string& prompt,
+                            const GenerationLimits& limits,
+                            const std::function<void(size_t, const std::string&)>& on_text = {}) {
+  return generate_texts(model_of(text), 1000, tokenizer, {&prompt, 1}, 0, limits, {.temperature = 0}, on_text).front();
 }
 
 TEST(GenerateText, EndsBeforeTheFirstStop) {
   const auto tokenizer = make_byte_tokenizer();
   const auto generated = [&](const std::vector<std::string>& stop_texts) {
     std::string shown;
-    const GeneratedText made = generate_text(model_of("one STtwo STOP three ENDfour"), 1000, *tokenizer, "prompt",
-                                             {.max_new_tokens = 100, .stop_texts = stop_texts}, {.temperature = 0},
-                                             [&](const std::string& text) {
-                                               EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
-                                               shown = text;
-                                             });
+    const GeneratedText made =
+        generate_text("one STtwo STOP three ENDfour", *tokenizer, "prompt",
+                      {.max_new_tokens = 100, .stop_texts = stop_texts}, [&](size_t, const std::string& text) {
+                        EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
+                        shown = text;
+                      });
     EXPECT_TRUE(made.text.starts_with(shown));
     return made;
   };
@@ -159,7 +165,7 @@ class SpaceFirst final : public Tokenizer {
 };
 
 TEST(GenerateText, KeepsTheSpaceAfterThePrompt) {
-  EXPECT_EQ(generate_text(model_of(" under"), 1000, SpaceFirst(), "in", {}, {.temperature = 0}).text, " under");
+  EXPECT_EQ(generate_text(" under", SpaceFirst(), "in", {}).text, " under");
 }
 
 }  // namespace

@@ -267,8 +267,8 @@ TEST(Weights, OfGpt2AreReadByModelsThatItsClassCannotExpress) {
   const Plan plan = run.plan(2);
   const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .save = true});
   EXPECT_EQ(read_hf_config(checkpoint_of(plan, 2)).model.architecture, "gpt2");
-  for (const char* more :
-       {"model.sliding_window=4", "model.objective=masked", "model.final_logit_softcapping=30"}) {
+  for (const char* more : {"model.sliding_window=4", "model.objective=masked", "model.final_logit_softcapping=30",
+                           "model.attn_logit_softcapping=50"}) {
     const TinyRun other({"training.dtype=float32", "model.architecture=gpt2", kHeads, "model.vocab_size=258", more});
     const Plan other_plan = other.plan(1);
     EXPECT_EQ(family_of(other_plan.architecture).model_type, "orthant");

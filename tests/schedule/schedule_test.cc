@@ -124,6 +124,10 @@ TEST(Schedule, DamagedCsvIsRefusedWithLineAndCell) {
             std::string::npos);
   EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: stages x microbatches = 2 x"),
             std::string::npos);
+  EXPECT_EQ(message("0F16383,0B16383\n"), "");
+  EXPECT_EQ(message("0F16384,0B16384\n"),
+            "schedule line 1, cell 1: stages x microbatches = 1 x 16385 must be at most 16384 in a file of 2 Actions, "
+            "because each stage computes each microbatch; correct this number, or add the missing Actions");
 }
 
 TEST(Schedule, GridShowsIdleTime) {

@@ -65,7 +65,7 @@ TEST(Validate, NumberOfProblemsIsBounded) {
   bucket.rows[0].back().microbatch = large;
   EXPECT_EQ(problems(bucket, 1).size(), 100u);
   EXPECT_EQ(problems(bucket, 1, {large}).size(), 100u);
-  const Schedule stage = parse_csv("4194303F0,4194303B0\n");
+  const Schedule stage = parse_csv("16383F0,16383B0\n");
   EXPECT_EQ(problems(stage, 1).size(), 1u);  // only the first missing stage is reported
   EXPECT_THROW(parse_csv(fmt::format("{}F0,{}B0\n", large, large)), DataError);
 }

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "model/visibility.h"
+#include "model/attention.h"
 #include "tests/support/reference_values.h"
 
 namespace orthant {
@@ -14,7 +14,8 @@ namespace orthant {
 /// Shapes: q and dout [B,H,T,D], k and v [B,K,S,D].
 struct AttentionInputs {
   at::Tensor q, k, v, dout;
-  double scale = 0.5;
+  double scale = 0.5, softcap = 0;
+  ScoreRule rule() const { return {scale, softcap}; }
 };
 
 inline AttentionInputs attention_inputs(int64_t B, int64_t H, int64_t K, int64_t L, int64_t D,
@@ -38,6 +39,7 @@ inline std::array<at::Tensor, 5> dense_attention(const AttentionInputs& in, cons
   }
   const at::Tensor nothing = hidden.all(-1, true);
   at::Tensor scores = at::matmul(q, k.repeat_interleave(repeats, 1).transpose(-1, -2)) * in.scale;
+  if (in.softcap > 0) scores = (scores / in.softcap).tanh() * in.softcap;
   const at::Tensor lse = scores.masked_fill(hidden, -INFINITY).logsumexp(-1);
   scores = scores.masked_fill(hidden & ~nothing, -INFINITY);
   const at::Tensor p = scores.softmax(-1).masked_fill(nothing, 0.0);

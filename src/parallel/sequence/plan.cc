@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "mesh/collective.h"
+#include "model/architecture.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 
 namespace orthant {
@@ -79,6 +80,20 @@ int64_t kernel_scratch(int64_t queries, int64_t keys, int64_t sum_bytes, int64_t
   return 2 * rows * std::min<int64_t>(keys, 512) * (sum_bytes + (element_bytes < sum_bytes ? element_bytes : 0));
 }
 
+// A part of a block. One call of the kernel computes its gradients, for all sequences.
+struct Tile {
+  int64_t heads, queries, keys;
+};
+
+// Scratch bytes in backward of attention with capped scores: scores, slopes and gradients of a block of queries, a copy
+// of the keys and values in the precision of sums if they are narrower, and gradients in that precision.
+int64_t capped_scratch(const Cut& cut, const Tile& tile, int64_t sum_bytes, int64_t element_bytes) {
+  const int64_t heads = cut.a.sequences * tile.heads;
+  const int64_t rows = std::min(tile.queries, capped_score_rows(heads, tile.keys, cut.a.on_gpu));
+  const int64_t wide = element_bytes < sum_bytes ? tile.heads * (4 * tile.keys + tile.queries) * cut.row : 0;
+  return (3 * heads * rows * tile.keys + wide) * sum_bytes;
+}
+
 // Elements of the tensors on a rank: inside the Ulysses exchange (its heads, the tokens of its ring block), and outside
 // it (all heads, its own tokens).
 struct Held {
@@ -128,19 +143,37 @@ struct Held {
   int64_t by_heads;  // bytes of the output's gradient after the exchange; 0 without Ulysses
 };
 
+// Returns the tiles that may need the most working memory. A ring computes its own block in two halves of the heads.
+// With a causal mask and zigzag, half of this rank's queries see the block of a later member, and all see half of the
+// block of an earlier one. Without capped scores the kernel's scratch is small, and the whole block stands for all.
+std::vector<Tile> largest_tiles(const Cut& cut, const Held& h) {
+  const int64_t queries = cut.own_block();
+  const Tile whole{h.heads, queries, h.largest};
+  if (!cut.a.capped || h.ring == 1) return {whole};
+  const int64_t shared = h.heads / h.key_heads;
+  const int64_t half = h.key_heads > 1 ? h.heads - h.key_heads / 2 * shared : (h.heads + 1) / 2;
+  const Tile own{half, queries, queries};
+  if (cut.plan.placement != SequencePlacement::zigzag || !cut.a.causal) return {own, whole};
+  return {own, {h.heads, (queries + 1) / 2, h.largest}, {h.heads, queries, (h.largest + 1) / 2}};
+}
+
 // The memory of each method: bytes kept in addition to q, k, v and the output, and the peak in backward in addition to
 // the output's gradient.
 SequenceMemory ring_attention_memory(const Cut& cut, const Held& h) {
-  const int64_t per_query_head = 2 * h.heads * h.largest * cut.row;  // a block's keys and values, expanded
-  const int64_t expanded = h.key_heads > 1 && h.key_heads < h.heads ? per_query_head : 0;  // one head needs no copies
-  // Keys and values by query head; gradients of queries, and of keys and values by query head.
   const int64_t kernel = h.ring > 1 ? h.sums : h.e;
-  int64_t working =
-      (expanded + h.q + per_query_head) * kernel + kernel_scratch(cut.own_block(), h.largest, h.sums, kernel);
+  const bool is_expanded = h.key_heads > 1 && h.key_heads < h.heads;  // one head needs no copies
+  int64_t working = 0;
+  for (const Tile& tile : largest_tiles(cut, h)) {
+    // Keys and values by query head; gradients of queries, and of keys and values by query head.
+    const int64_t tokens = (is_expanded ? 2 * h.largest : 0) + tile.queries + 2 * tile.keys;
+    const int64_t scratch = cut.a.capped ? capped_scratch(cut, tile, h.sums, kernel)
+                                         : kernel_scratch(tile.queries, tile.keys, h.sums, kernel);
+    working = std::max(working, tile.heads * tokens * cut.row * kernel + scratch);
+  }
   // Sums: dQ over one block's tiles and over all blocks, dK and dV of a block. Then blocks and sums on their way, and
   // copies in the precision of sums.
   if (h.ring > 1) working += (2 * h.q + h.block) * h.sums + h.under_way(h.block) + (3 * h.q + h.block) * h.exact;
-  return {h.statistic * h.sums, cut.plan.parallel() ? h.beyond_one_device(working) : 0};
+  return {h.statistic * h.sums, cut.plan.parallel() || cut.a.capped ? h.beyond_one_device(working) : 0};
 }
 
 SequenceMemory ring_self_attention_memory(const Cut& cut, const Held& h) {

@@ -41,6 +41,9 @@ struct SequenceAttention {
   int64_t sequences = 0, seq_len = 0;
   int64_t heads = 0, key_heads = 0, head_dim = 0;
   int element_bytes = 4;
+  bool causal = true;
+  bool capped = false;  // the scores have a cap, and the kernel stores some of them at a time
+  bool on_gpu = false;
   /// Bytes of one element of a partial result over blocks (output, log-sum-exp, gradients): float32, or float64 where
   /// the elements are.
   int sum_bytes() const { return element_bytes == 8 ? 8 : 4; }

@@ -69,11 +69,11 @@ class Sender {
               int64_t weight_columns) {
     const int64_t tokens = shape_.sequences * shape_.tokens;
     for (const SummaPanel& p : summa_panels(K, plan_.columns, plan_.rows)) {
-      const int64_t of_tokens = tokens * p.all.size() * element();
-      if (tokens_move) broadcast(what, kColumn, p.column, of_tokens);
-      if (weights_move) broadcast(what, kRow, p.row, weight_columns * p.all.size() * element());
-      if (tokens_sum) reduce(what, kColumn, p.column, of_tokens);
-      if (weights_sum) reduce(what, kRow, p.row, weight_columns * p.all.size() * shape_.sum_bytes);
+      const int64_t of_tokens = tokens * p.all.size(), of_weights = weight_columns * p.all.size();
+      if (tokens_move) rooted(what, CollectiveKind::broadcast, kColumn, p.column, of_tokens, element());
+      if (weights_move) rooted(what, CollectiveKind::broadcast, kRow, p.row, of_weights, element());
+      if (tokens_sum) rooted(what, CollectiveKind::reduce, kColumn, p.column, of_tokens, element());
+      if (weights_sum) rooted(what, CollectiveKind::reduce, kRow, p.row, of_weights, shape_.sum_bytes);
     }
   }
 
@@ -135,14 +135,12 @@ class Sender {
     }
     return moves_.emplace_back(Known{m, element_bytes, std::move(sent)}).sent;
   }
-  // As Comm counts them: a broadcast is a chain from the root whose last rank sends nothing; summands go directly to
-  // the root.
-  void broadcast(const char* what, const std::string& axis, int root, int64_t bytes) {
-    const int size = mesh_.axis_size(axis), last = (root + size - 1) % size;
-    add(what, name_of(CollectiveKind::broadcast), axis, mesh_.coord(rank_, axis) == last ? 0 : bytes);
-  }
-  void reduce(const char* what, const std::string& axis, int root, int64_t bytes) {
-    add(what, name_of(CollectiveKind::reduce), axis, mesh_.coord(rank_, axis) == root ? 0 : bytes);
+  // A broadcast from the root, or a reduce to it.
+  void rooted(const char* what, CollectiveKind kind, const std::string& axis, int root, int64_t elements,
+              int64_t element_bytes) {
+    const int size = mesh_.axis_size(axis), place = (mesh_.coord(rank_, axis) - root + size) % size;
+    const int64_t extents[] = {elements};
+    add(what, name_of(kind), axis, elements_sent(kind, size, place, extents) * element_bytes);
   }
 
   const TensorPlan& plan_;

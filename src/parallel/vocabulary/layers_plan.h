@@ -1,6 +1,7 @@
 // The vocabulary layers of one rank as values: the rows it holds, and the messages it sends for them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,8 +25,11 @@ struct VocabularySlice {
 struct VocabularyShape {
   int64_t tokens = 0;
   int64_t stream = 0;  // elements of x on this rank: N C, or less if a tensor mesh shards the stream
-  int element_bytes = 4, statistic_bytes = 4;  // of activations; of sums over them
+  int element_bytes = 4;  // of activations
   int ranks = 1, root = 0;  // root: position of the rank with the last stage (output layer) or the first (input layer)
+  bool on_gpu = false;
+
+  int statistic_bytes() const { return std::max(element_bytes, 4); }  // of sums over activations
 };
 
 /// Messages of the output layer for one microbatch over the pipeline axis; none in a group of one rank. Without

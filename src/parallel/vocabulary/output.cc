@@ -54,7 +54,7 @@ void OutputLayer::S(int microbatch) {
   if (early_ && one.tokens.with_gradient) {
     one.dx = shard.multiply();
     const auto make = [kept = live_.at(microbatch), vocabulary = plan_.slice.vocabulary] { kept->combine(vocabulary); };
-    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, make);
+    one.dx_arrives = gradients_.reduce_in_chunks(one.dx, plan_.axes, plan_.root, one.statistics_arrive, make);
   }
   shard.free_weight();
   if (!naive_ && !one.tokens.with_gradient) one.shard.reset();
@@ -107,7 +107,7 @@ void OutputLayer::T(int microbatch) {
   one.done = true;
   if (!early_) {
     one.dx = dx;
-    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root);
+    one.dx_arrives = gradients_.reduce_in_chunks(one.dx, plan_.axes, plan_.root);
   }
   sweep();
 }

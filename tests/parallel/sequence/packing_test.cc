@@ -16,7 +16,7 @@ CoreResult attend_by_document(const AttentionCase& c, const AttentionInputs& in,
     AttentionCase alone = c;
     alone.length = length, alone.packing = nullptr;
     const auto part = [&](const at::Tensor& t) { return t.narrow(2, begin, length); };
-    const auto result = dense(alone, {part(in.q), part(in.k), part(in.v), part(in.dout), in.scale});
+    const auto result = dense(alone, {part(in.q), part(in.k), part(in.v), part(in.dout), in.scale, in.softcap});
     for (size_t i = 0; i < all.size(); ++i) part(all[i]).copy_(result[i]);
   }
   return all;
@@ -84,7 +84,7 @@ TEST(Packing, PaddingHasNoEffect) {
       AttentionCase alone = c;
       alone.length = 698, alone.packing = nullptr;
       const auto part = [](const at::Tensor& t) { return t.narrow(2, 0, 698); };
-      const auto want = dense(alone, {part(in.q), part(in.k), part(in.v), part(in.dout), in.scale});
+      const auto want = dense(alone, {part(in.q), part(in.k), part(in.v), part(in.dout), in.scale, in.softcap});
       for (const MakeCore& make : {MakeCore(usp), MakeCore(two_rings)}) {
         const auto have = core_on_ranks(c, in, make);
         for (size_t i : {0, 2, 3, 4}) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "base/errors.h"
 #include "mesh/mesh.h"
@@ -71,6 +73,39 @@ TEST(Placement, HoldsEveryTokenOnceWhateverTheLength) {
     for (int64_t i = 0; i < 13 / 4; ++i) floored.push_back(r * (13 / 4) + i);
   }
   EXPECT_NE(floored, range(0, 13));
+}
+
+// A table of shards that the Python package also equals (tests/process/python_sequence_test.py), because
+// orthant.ring_attention() shards sequences and heads as the engine does.
+TEST(Placement, EqualsTheTableOfThePythonPackage) {
+  std::ifstream file(ORTHANT_SOURCE_DIR "/tests/golden/sequence_shards.txt");
+  int tables = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream words(line);
+    std::string kind;
+    int64_t first = 0, second = 0;
+    int third = 0;
+    ASSERT_TRUE(words >> kind >> first >> second >> third) << line;
+    std::vector<Positions> shards;
+    if (kind == "heads") {
+      for (int rank = 0; rank < third; ++rank) {
+        const HeadShard heads = head_shard(first, second, third, rank);
+        shards.push_back({heads.query.begin, heads.query.end, heads.key.begin, heads.key.end});
+      }
+    } else {
+      shards = all_positions(sequence_placement_of(kind), first, static_cast<int>(second), third);
+    }
+    std::ostringstream expected;
+    expected << kind << ' ' << first << ' ' << second << ' ' << third << " :";
+    for (size_t rank = 0; rank < shards.size(); ++rank) {
+      if (rank > 0) expected << " |";
+      for (const int64_t number : shards[rank]) expected << ' ' << number;
+    }
+    EXPECT_EQ(line, expected.str());
+    ++tables;
+  }
+  EXPECT_GT(tables, 40);
 }
 
 // Number of scores of each rank's queries, by rank and hop. At hop s, rank r has the block of rank r - s.

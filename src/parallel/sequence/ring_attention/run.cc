@@ -36,7 +36,7 @@ class RingAttention {
       const auto& tiles = blocks.tiles(member);
       if (all.out_BHTD.defined() && tiles.empty()) return;
       const at::Tensor exact = block.to(sums);
-      const PartialAttention part = attend(options_.kernel, exact_q, exact[0], exact[1], tiles, blocks.scale);
+      const PartialAttention part = attend(options_.kernel, exact_q, exact[0], exact[1], tiles, blocks.rule);
       if (all.out_BHTD.defined()) {
         merge_partial_attention(all, part);
       } else {
@@ -57,7 +57,7 @@ class RingAttention {
     const auto gradients = [&](const at::Tensor& keys, const at::Tensor& values, const Heads& some, int member) {
       const AttentionGradients share = attend_backward(
           options_.kernel, some.queries(exact_dout), some.queries(q), some.keys(keys).to(sums),
-          some.keys(values).to(sums), some.queries(out), some.queries(lse), blocks.tiles(member), blocks.scale);
+          some.keys(values).to(sums), some.queries(out), some.queries(lse), blocks.tiles(member), blocks.rule);
       some.queries(dq).add_(share.dq_BHTD);
       return at::stack({share.dk_BKSD, share.dv_BKSD});
     };
@@ -98,7 +98,7 @@ class RingAttention {
   // Keys and values of all members: blocks [2, B, K, tokens, D].
   struct Blocks {
     Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
-        : scale(shape.scale()),
+        : rule(shape.scores()),
           options(k.options()),
           sums(options.dtype(wide(k.scalar_type()))),
           sizes{2, k.size(0), k.size(1), 0, k.size(3)},
@@ -124,7 +124,7 @@ class RingAttention {
       return at::empty(shape, type);
     }
 
-    double scale;
+    ScoreRule rule;
     at::TensorOptions options, sums;
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> positions;

@@ -113,10 +113,11 @@ class RingSelfAttention {
 
   struct Blocks {
     Blocks(RingSelfAttention& of, const at::Tensor& k, const Microbatch& batch, const AttentionShape& attention)
-        : scale(attention.scale()),
+        : scale(attention.scores().scale),
           options(k.options()),
           sums(options.dtype(wide(k.scalar_type()))),
           shape(k.sizes().vec()) {
+      ORTHANT_CHECK(attention.softcap == 0, attention.softcap);
       const int n = of.ring_.size();
       for (int member = 0; member < n; ++member) {
         positions.push_back(ring_positions(of.options_.placement, batch.sequence_length, n, member));

@@ -87,7 +87,7 @@ void expect_planned(const MeshCase& c, const Comm& comm, const Held& held) {
   }
   const VocabularyShape stream{.tokens = sequences * kTokens,
                                .stream = sequences * held.tokens.size() * held.width.size(),
-                               .element_bytes = element, .statistic_bytes = wide, .ranks = kPlaces, .root = 1};
+                               .element_bytes = element, .ranks = kPlaces, .root = 1};
   for (const auto& m : output_traffic(algorithm, c.loss, stream, comm.position({"pipeline"}))) {
     want[{"pipeline", std::string(m.collective)}].calls += m.calls;
     want[{"pipeline", std::string(m.collective)}].bytes += m.bytes;

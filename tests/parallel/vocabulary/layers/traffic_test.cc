@@ -29,8 +29,7 @@ TEST(OutputTraffic, IsWhatThePlanSays) {
             const auto of = [&](int64_t tokens) {
               return output_traffic(vocabulary_algorithm(algorithm), c.loss,
                                     {.tokens = tokens, .stream = tokens * 12,
-                                     .element_bytes = type == at::kDouble ? 8 : 2,
-                                     .statistic_bytes = type == at::kDouble ? 8 : 4, .ranks = ranks, .root = c.root},
+                                     .element_bytes = type == at::kDouble ? 8 : 2, .ranks = ranks, .root = c.root},
                                     rank);
             };
             EXPECT_EQ(result.traffic[static_cast<size_t>(rank)], table({of(19), of(18)}))

@@ -1,0 +1,154 @@
+"""Tests of `orthant convert`: dtypes, shards, companions of the weights, and refusals."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+
+from orthant_process import ORTHANT, ProcessTest, main, read_safetensors
+
+
+def bfloat16_bits(value):
+    """The upper 16 bits of a float32, rounded to nearest even."""
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def numbers(tensor, letter):
+    return [one for one, in struct.iter_unpack("<" + letter, tensor)]
+
+
+def tensors_of(path):
+    header, data, _ = read_safetensors(path)
+    return {name: bytes(data[slice(*one["data_offsets"])]) for name, one in header.items() if name != "__metadata__"}
+
+
+class Convert(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.train_well("training.steps=2", "run.ranks=1", "validation.freq=0")
+
+    def convert_well(self, *arguments):
+        result = self.orthant("convert", *arguments)
+        self.assertEqual((result.code, result.errors()), (0, []), result)
+        return result
+
+    def config(self, directory):
+        return json.loads((self.folder / directory / "config.json").read_text())
+
+    def listing(self):
+        return sorted(one.name for one in self.folder.iterdir() if not one.name.startswith(".output"))
+
+    def test_dtypes_and_shards(self):
+        self.convert_well("run", "half", "--dtype", "bfloat16", "--max-shard-gb", "0.00001")
+        stored, half = tensors_of(self.latest() / "model.safetensors"), {}
+        shards = sorted((self.folder / "half").glob("model-*.safetensors"))
+        self.assertGreater(len(shards), 2)
+        for shard in shards:
+            half.update(tensors_of(shard))
+        self.assertEqual(sorted(stored), sorted(half))
+        for name, tensor in stored.items():
+            self.assertEqual(numbers(half[name], "H"), [bfloat16_bits(one) for one in numbers(tensor, "f")], name)
+        self.assertEqual(self.config("half")["torch_dtype"], "bfloat16")
+        # Back: float32 holds every bfloat16 number, so that another conversion changes nothing.
+        self.convert_well("half", "wide/", "--dtype", "float32")
+        self.convert_well("wide", "again", "--dtype", "bfloat16", "--max-shard-gb", "0.00001")
+        for shard in shards:
+            self.assertEqual((self.folder / "again" / shard.name).read_bytes(), shard.read_bytes())
+        text = self.orthant("generate", "half", "--temperature", "0", "--max-new-tokens", "10")
+        self.assertEqual((text.code, text.errors()), (0, []), text)
+
+    def test_copy_as_stored_trains_and_keeps_unknown_keys(self):
+        shutil.copytree(self.latest(), self.folder / "model")
+        config = self.config("model")
+        (self.folder / "model/config.json").write_text(json.dumps({**config, "of_another_program": [1, "a"]}))
+        (self.folder / "model/chat_template.jinja").write_text("{{ messages }}")
+        result = self.convert_well("model", "copy")
+        self.assertEqual(self.config("copy"), {**config, "of_another_program": [1, "a"]})
+        for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja", "generation_config.json"):
+            self.assertEqual((self.folder / "copy" / name).read_bytes(), (self.folder / "model" / name).read_bytes())
+        self.assertFalse((self.folder / "copy/orthant").exists())
+        self.assertIn('from = "copy"', result.out)
+        self.assertIn("seed_weights = false", result.out)
+        self.assertIn("warning: model/config.json has keys that Orthant does not read: of_another_program;", result.err)
+        begun = self.train_well("model.from=copy", "training.steps=1", "run.ranks=1", "validation.freq=0",
+                                "job.dump_folder=drawn")
+        self.assertIn("of_another_program", begun.out + begun.err)
+        self.assertIn("set training.seed_weights to false", begun.out + begun.err)
+        continued = self.train_well("model.from=copy", "training.seed_weights=false", "training.steps=1", "run.ranks=1", "validation.freq=0",
+                                    "job.dump_folder=second")
+        self.assertNotIn("set training.seed_weights to false", continued.out + continued.err)
+
+    def test_family_without_caps(self):
+        """GPT-2's class has no cap, and the names and layouts of its tensors are not those of the type orthant."""
+        self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "model.architecture=gpt2",
+                        "model.num_key_value_heads=4", "job.dump_folder=gpt2")
+        shutil.copytree(self.folder / "gpt2/checkpoints/latest", self.folder / "capped")
+        capped = {**self.config("capped"), "attn_logit_softcapping": 5.0}
+        (self.folder / "capped/config.json").write_text(json.dumps(capped))
+        self.assert_says(self.orthant("convert", "capped", "to"), 1, "capped: no class of transformers computes this gpt2")
+        # A capped Llama has tensors of the same names.
+        shutil.copytree(self.latest(), self.folder / "llama")
+        (self.folder / "llama/config.json").write_text(json.dumps({**self.config("llama"), "attn_logit_softcapping": 5.0}))
+        result = self.convert_well("llama", "to")
+        self.assertIn('names the type "orthant", which transformers does not read', result.err)
+
+    def test_refusals(self):
+        shutil.copytree(self.latest(), self.folder / "model")
+        path = self.folder / "model/model.safetensors"
+        good = path.read_bytes()
+        header_bytes = struct.unpack("<Q", good[:8])[0]
+        header = json.loads(good[8:8 + header_bytes])
+        begin = header["model.norm.weight"]["data_offsets"][0] + 8 + header_bytes
+        before = self.listing()
+        path.write_bytes(good[:begin] + struct.pack("<f", 70000) + good[begin + 4:])
+        self.assert_says(self.orthant("convert", "model", "to", "--dtype", "float16"), 1, "model.norm.weight", "65504",
+                         "--dtype bfloat16")
+        path.write_bytes(good[:begin] + struct.pack("<f", 3.4e38) + good[begin + 4:])
+        self.assert_says(self.orthant("convert", "model", "to", "--dtype", "bfloat16"), 1, "model.norm.weight", "3.4e38",
+                         "--dtype float32")
+        path.write_bytes(good.replace(b"model.norm.weight", b"model.norm.weighs", 1))
+        self.assert_says(self.orthant("convert", "model", "to"), 1, "missing (1): model.norm.weight",
+                         "unexpected (1): model.norm.weighs")
+        path.write_bytes(good[:-4])
+        self.assert_says(self.orthant("convert", "model", "to"), 1, "model.safetensors")
+        path.write_bytes(good)
+        template = self.folder / "model/chat_template.jinja"
+        template.symlink_to("nowhere")
+        self.assert_says(self.orthant("convert", "model", "to"), 1, "model/chat_template.jinja must be a file or a link")
+        template.unlink()
+        self.assert_says(self.orthant("convert", "model", "run"), 1, "TO = run exists")
+        self.assert_says(self.orthant("convert", "model", "run/checkpoints/step-000009"), 1, "the name of a checkpoint")
+        self.assert_says(self.orthant("convert", "nowhere", "to"), 1, "nowhere is neither a run folder")
+        self.assertEqual(self.orthant("convert", "model", "to", "--dtype", "int8").code, 2)
+        self.assertEqual(self.listing(), before)
+
+
+class LongConvert(ProcessTest):
+    def peak_bytes(self, layers):
+        """Trains a model with so many layers for a step. Returns the bytes of its weights, those of the largest tensor,
+        and the largest resident size of a process that converts it."""
+        self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "model.hidden_size=512",
+                        "model.intermediate_size=2048", f"model.num_hidden_layers={layers}",
+                        f"job.dump_folder=of_{layers}")
+        # Only the header, because the process below inherits the peak of this one.
+        with open(self.folder / f"of_{layers}/checkpoints/latest/model.safetensors", "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        ranges = [one["data_offsets"] for name, one in header.items() if name != "__metadata__"]
+        sizes = [end - begin for begin, end in ranges]
+        process = subprocess.Popen([ORTHANT, "convert", f"of_{layers}", f"to_{layers}", "--dtype", "bfloat16"],
+                                   cwd=self.folder, env=self.environment({}), stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return sum(sizes), max(sizes), usage.ru_maxrss * 1024
+
+    def test_memory_does_not_grow_with_the_model(self):
+        small, largest, small_peak = self.peak_bytes(2)
+        large, _, large_peak = self.peak_bytes(26)
+        self.assertGreater(large - small, 50 * largest)
+        self.assertLess(large_peak - small_peak, 2 * largest, f"{large} bytes of weights")
+
+
+if __name__ == "__main__":
+    main()
