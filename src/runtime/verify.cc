@@ -175,6 +175,39 @@ double least_gradient(const OracleTrace& oracle, const at::Tensor& of_oracle, co
   return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
 }
 
+// How many rounding errors of one device a layout's gradient may differ from that device's. The two errors are
+// independent, and a layout rounds up to twice as often: a factor of sqrt(3) on average. The rest is for chance.
+constexpr double kRoundingErrors = 3;
+
+// Runs the oracle's steps in float32, each from the rounded weights that the oracle began it with.
+std::vector<std::vector<double>> rounding_errors(const Plan& oracle, const TrainingData& data,
+                                                 const OracleTrace& trace) {
+  Config config = oracle.config;
+  config.training.dtype = "float32";
+  const Plan plan = make_plan(config, oracle.facts);
+  std::vector<std::vector<double>> errors(trace.gradients.size());
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = config.run.transport});
+    Session session(plan, data.train, comm);
+    Weights& weights = session.weights();
+    load_first_weights(plan, weights);
+    for (size_t i = 0; i < errors.size(); ++i) {
+      for (size_t p = 0; p < weights.parameters().size(); ++p) {
+        const ParameterInfo& held = weights.parameters()[p];
+        const at::Tensor master = i == 0 ? weights.master(p) : part_of(trace, trace.weights[i - 1], held);
+        weights.set(p, master.to(at::kBFloat16).to(at::kFloat));
+      }
+      session.gradients(static_cast<int64_t>(i) + 1, {});
+      for (size_t p = 0; p < weights.parameters().size(); ++p) {
+        const at::Tensor rounded = part_of(trace, trace.gradients[i], weights.parameters()[p]);
+        const at::Tensor error = (weights.gradient(p) - rounded).to(at::kDouble);
+        errors[i].push_back(error.square().mean().sqrt().item<double>());
+      }
+    }
+  });
+  return errors;
+}
+
 }  // namespace
 
 OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
@@ -212,6 +245,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       report(step);
     }
   });
+  if (one.config.training.dtype == "bfloat16") trace.rounding_errors = rounding_errors(one, data, trace);
   return trace;
 }
 
@@ -267,9 +301,14 @@ class ComparedRank {
     const double rest = bounds_.rest * oracle_.norms[i] / bounds_.gradients;
     const double column = free_running_ ? 0 : least_gradient(oracle_, oracle_.gradients[i], parameters(), p);
     const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
+    double rounding = 0;
+    if (!oracle_.rounding_errors.empty()) {
+      const double of_element = oracle_.rounding_errors[i][index_in(oracle_, parameters()[p])];
+      rounding = kRoundingErrors * of_element * std::sqrt(static_cast<double>(want.numel())) / bounds_.gradients;
+    }
     const TrafficTable before = comm_.traffic();
     findings_.tensor(&VerifyReport::gradients, step_, comm_.rank(), p, parameters()[p],
-                     relative(session_.gradient_shard(p), want, std::max(rest, column)));
+                     relative(session_.gradient_shard(p), want, std::max({rest, column, rounding})));
     add(compared_, traffic_since(before, comm_.traffic()));
     if (!free_running_) weights.owned_gradient(p).copy_(weights.owned_part_of_shard(want, p));
   }

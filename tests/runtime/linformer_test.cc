@@ -190,6 +190,25 @@ TEST(LinformerRuns, VerifyAcceptsThemAndSeesProjectionsReducedOverTheRing) {
   }
 }
 
+// With few keys, the gradients of queries and keys are small differences. Without the oracle's own rounding errors,
+// verify refused some of these layouts.
+TEST(LinformerRuns, VerifyKnowsTheRoundingErrorsOfFewKeys) {
+  auto keys = kModel;
+  keys.insert(keys.end(), {"training.dtype=bfloat16", "model.linformer_length=2", "model.initializer_range=0.2"});
+  const TinyRun run(keys);
+  int beyond_the_bound = 0;
+  for (const int seed : {1, 2, 3, 4}) {
+    const Plan plan = run.plan(2, {"parallelism.tensor_parallel_degree=2", fmt::format("training.seed={}", seed)});
+    OracleTrace oracle = trace_oracle(plan, run.data(), 2);
+    const VerifyReport right = verify_against(oracle, plan, run.data());
+    EXPECT_TRUE(right.ok) << seed << ": " << right.first_difference;
+    EXPECT_FALSE(verify_with_fault(plan, run.data(), 1, Fault::stray_mean).ok) << seed;
+    oracle.rounding_errors.clear();
+    if (!verify_against(oracle, plan, run.data()).ok) ++beyond_the_bound;
+  }
+  EXPECT_GT(beyond_the_bound, 0);
+}
+
 TEST(LinformerRuns, AreExplained) {
   const TinyRun run(kModel);
   const Plan plan = run.plan(4, Cut{1, 2, 2}.overrides());
