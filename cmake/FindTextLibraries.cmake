@@ -14,6 +14,7 @@ endfunction()
 
 orthant_text_library(pcre2 pcre2.h pcre2-8)
 orthant_text_library(utf8proc utf8proc.h utf8proc)
+set(TextLibraries_REASON "Install PCRE2 and utf8proc (Debian: libpcre2-dev, libutf8proc-dev).")
 find_package_handle_standard_args(TextLibraries
   REQUIRED_VARS ORTHANT_pcre2_LIBRARY ORTHANT_pcre2_INCLUDE ORTHANT_utf8proc_LIBRARY ORTHANT_utf8proc_INCLUDE
-  REASON_FAILURE_MESSAGE "Install PCRE2 and utf8proc (Debian: libpcre2-dev, libutf8proc-dev).")
+  REASON_FAILURE_MESSAGE "${TextLibraries_REASON}")

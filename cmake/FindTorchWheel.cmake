@@ -47,12 +47,18 @@ file(GLOB _gomp "${ORTHANT_TORCH_DIR}/lib/libgomp*.so*" "${ORTHANT_TORCH_DIR}.li
 if(NOT _gomp)
   set(_gomp ${OpenMP_gomp_LIBRARY})
 endif()
-list(JOIN _torch_dirs ", " _torch_dirs)
+if(_torch_dirs)
+  list(JOIN _torch_dirs " or " _torch_dirs)
+  set(_torch_dirs "in ${_torch_dirs}")
+else()
+  set(_torch_dirs "found: python3 imports no torch, and neither does .venv/bin/python3")
+endif()
+set(TorchWheel_REASON "no torch ${TorchWheel_FIND_VERSION_COMPLETE} ${_torch_dirs}. Pass \
+-DORTHANT_TORCH_DIR=<site-packages>/torch of such a torch. In Orthant's own tree, `make setup` installs one into .venv.")
 find_package_handle_standard_args(TorchWheel
   REQUIRED_VARS ORTHANT_TORCH_DIR ORTHANT_TORCH_VERSION OpenMP_CXX_FOUND VERSION_VAR ORTHANT_TORCH_VERSION
   HANDLE_VERSION_RANGE
-  REASON_FAILURE_MESSAGE "no torch ${TorchWheel_FIND_VERSION_COMPLETE} in: ${_torch_dirs}. Pass -DORTHANT_TORCH_DIR=\
-<site-packages>/torch of such a torch. In Orthant's own tree, `make setup` installs one into .venv.")
+  REASON_FAILURE_MESSAGE "${TorchWheel_REASON}")
 if(NOT TorchWheel_FOUND OR TARGET torchwheel::cpu)
   return()
 endif()

@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 
 add_library(orthant_package_plan INTERFACE)
-target_link_libraries(orthant_package_plan INTERFACE orthant_advice orthant_report)
+target_link_libraries(orthant_package_plan INTERFACE orthant_library)
 set_target_properties(orthant_package_plan PROPERTIES EXPORT_NAME plan)
 add_library(orthant_package_orthant INTERFACE)
 target_link_libraries(orthant_package_orthant INTERFACE orthant_runtime orthant_calibrate orthant_package_plan)

@@ -1,5 +1,5 @@
-// Reads what a run is before its data are opened: the run file or a model of Hugging Face, and the facts that planning
-// needs. Links no torch.
+// Determines what a run is before its data are opened: from its run file and the model that this names, or from a model
+// of Hugging Face. Links no torch.
 #pragma once
 
 #include <span>
@@ -10,9 +10,10 @@
 
 namespace orthant {
 
-/// Completes a parsed run file: takes the sizes and the tokenizer of the model that model.from names, and checks the
-/// laws of the run. Throws ConfigError, also if the run contradicts model.from.
-Config complete_run(Config config, const BuildFeatures& features);
+/// Completes a parsed run file for training: takes the sizes and the tokenizer of the model that model.from names, and
+/// checks the laws of the run. By default the run must need neither CUDA nor UCX. Throws ConfigError, also if the run
+/// contradicts model.from.
+Config complete_run(Config config, const BuildFeatures& features = {});
 
 /// A run that is planned and not carried out, and the facts for its plan.
 struct RunToPlan {
@@ -20,7 +21,8 @@ struct RunToPlan {
   RunFacts facts;
 };
 
-/// The run of a parsed run file. It may need devices and libraries that this machine lacks. Throws ConfigError.
+/// Completes a parsed run file for planning, with the facts from its tokenizer and its hardware profile. The run may
+/// need devices and libraries that this machine lacks. Throws ConfigError.
 RunToPlan run_to_plan(Config parsed);
 
 /// The run that --hf and settings on the command line describe: a model of Hugging Face in bfloat16 on CUDA devices, by

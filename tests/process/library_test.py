@@ -74,22 +74,25 @@ class Library(InstalledTest):
         settings = ["run.ranks=4", "run.device=cuda", "run.hardware=h100-8x", "training.dtype=bfloat16",
                     "model.vocab_size=512", "parallelism.pipeline_parallel_degree=2"]
         lines = self.succeed(program, "run.toml", *settings).out.splitlines(keepends=True)
-        # A run of 512 tokens whose tokenizer is unknown, as `plan` plans it.
-        plan = json.loads(self.orthant("plan", "run.toml", "data.tokenizer=none.json", "--json", *settings).out)
+        plan = json.loads(self.orthant("plan", "run.toml", "--json", *settings).out)
         self.assertEqual([tuple(map(int, re.findall(r"\d+", line))) for line in lines[:4]],
                          [(rank["rank"], rank["memory_bytes"]["total"], rank["communication_bytes"])
                           for rank in plan["per_rank"]])
         self.assertEqual(lines[4], f"step: {plan['step_seconds']:.9f} s\n")
         self.assertEqual("".join(lines[5:]), plan["schedule"]["csv"])
-        refused = self.start([program, "run.toml"]).result()
-        self.assert_says(refused, 1, "model.vocab_size = 0 (default) must be at least 1")
+        other = {"model_type": "llama", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "vocab_size": 259, "max_position_embeddings": 64}
+        (self.folder / "model").mkdir()
+        (self.folder / "model/config.json").write_text(json.dumps(other))
+        refused = self.start([program, "run.toml", "model.from=model"]).result()
+        self.assert_says(refused, 1, "model.hidden_size = 48 (model/config.json)", "make the two equal")
         refused = self.start([program, "run.toml", *settings, "run.ranks=3"]).result()
         self.assert_says(refused, 1, "parallelism.pipeline_parallel_degree = 2", "must divide the 3 ranks of the run")
 
     def test_what_is_not_found_is_explained(self):
         refused = self.configure("train", self.NO_TORCH)
         self.assertNotEqual(refused.code, 0, refused)
-        for part in ("ORTHANT_TORCH_DIR", "/no/torch"):
+        for part in ("ORTHANT_TORCH_DIR", "/no/torch", "Reason given by package"):
             self.assertIn(part, refused.err)
         (self.folder / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\n"
@@ -107,6 +110,13 @@ class LongLibrary(InstalledTest):
         losses = [(int(step), float(loss)) for step, loss in re.findall(r"step (\d+) loss (\S+)", trained.out)]
         self.train_well()
         self.assertEqual(losses, self.losses())
+        # Both continue the trained model, and take its tokenizer and sizes.
+        model = [f"model.from={(self.dump / 'checkpoints/latest').resolve()}", "training.seed_weights=false"]
+        self.orthant("train", "run.toml", "job.dump_folder=next", "training.steps=3", *model)
+        again = self.start([program, "run.toml", "job.dump_folder=next", "training.steps=3", *model]).result(600)
+        continued = re.findall(r"step \d+ loss (\S+)", again.out)
+        self.assertEqual([float(loss) for loss in continued], [loss for _, loss in self.losses(self.folder / "next")])
+        self.assertLess(float(continued[0]), losses[0][1] - 1)
         # With a learning rate that lets the loss grow, the program says so.
         failed = self.start([program, "run.toml", "optimizer.lr=3", "training.max_norm=0"]).result()
         self.assert_says(failed, 1, "the loss does not fall")

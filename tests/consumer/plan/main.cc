@@ -1,10 +1,10 @@
 // Plans a run without libtorch: tensor memory of each rank and bytes that it sends in a step, the step time, and the
-// schedule. Usage: plan_run RUN_FILE [section.key=VALUE ...]. The run file sets model.vocab_size and run.hardware.
+// schedule. Usage: plan_run RUN_FILE [section.key=VALUE ...]
 #include <fmt/format.h>
 #include <orthant/advice/advised_plan.h>
-#include <orthant/advice/auto_layout.h>
 #include <orthant/base/errors.h>
 #include <orthant/config/config.h>
+#include <orthant/library/run.h>
 
 #include <cstdio>
 #include <string>
@@ -13,11 +13,8 @@
 int main(int argc, char** argv) try {
   if (argc < 2) throw orthant::ConfigError("usage: plan_run RUN_FILE [section.key=VALUE ...]");
   const std::vector<std::string> settings(argv + 2, argv + argc);
-  const orthant::Config config = orthant::load_config(argv[1], settings);
-  orthant::check_with_advice(config, {.only_plans = true});
-  orthant::RunFacts facts = orthant::facts_of_model(config);
-  facts.hardware = orthant::find_hardware(config, facts.ranks);
-  const orthant::Plan plan = orthant::advised_plan(config, facts);
+  const orthant::RunToPlan run = orthant::run_to_plan(orthant::load_config(argv[1], settings));
+  const orthant::Plan plan = orthant::advised_plan(run.config, run.facts);
 
   const std::vector<int64_t> sent = plan.communication_bytes();  // by class of equal ranks
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {

@@ -4,6 +4,7 @@
 #include <orthant/advice/advised_plan.h>
 #include <orthant/base/errors.h>
 #include <orthant/comm/thread_ranks.h>
+#include <orthant/library/run.h>
 #include <orthant/runtime/session.h>
 #include <orthant/runtime/snapshot.h>
 #include <orthant/runtime/training_data.h>
@@ -32,8 +33,7 @@ void train_rank(const Plan& plan, const Loader& samples, const Rendezvous& rende
 int main(int argc, char** argv) try {
   if (argc < 2) throw ConfigError("usage: train_ranks RUN_FILE [section.key=VALUE ...]");
   const std::vector<std::string> settings(argv + 2, argv + argc);
-  const Config config = load_config(argv[1], settings);
-  check_with_advice(config);
+  const Config config = complete_run(load_config(argv[1], settings));
   const TrainingData data = open_training_data(config);
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = advised_plan(config, facts_of(data, ranks));
