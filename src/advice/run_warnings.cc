@@ -86,6 +86,15 @@ std::string family_warning(const Plan& plan) {
       family);
 }
 
+std::string tokenizer_warning(const Plan& plan) {
+  const std::string& tokenizer = plan.config.data.tokenizer;
+  if (family_of(plan.architecture).model_type != "qwen2" || tokenizer.ends_with(".json")) return "";
+  return fmt::format(
+      "AutoTokenizer of transformers 5 reads the tokenizer of every qwen2 checkpoint with Qwen's own rules, which give "
+      "other ids than {}; load it with PreTrainedTokenizerFast, or set data.tokenizer to the tokenizer.json of a Qwen",
+      plan.config.locate("data.tokenizer"));
+}
+
 std::vector<std::string> model_from_warnings(const Plan& plan) {
   const std::string& from = plan.config.model.from;
   if (from.empty()) return {};

@@ -26,6 +26,8 @@ std::string idle_ranks_warning(const Plan& plan);
 std::string empty_ranks_warning(const Plan& plan);
 std::string idle_settings_warning(const Plan& plan);
 std::string family_warning(const Plan& plan);
+/// For checkpoints whose class of transformers ignores a part of the tokenizer.json beside it.
+std::string tokenizer_warning(const Plan& plan);
 /// The same about model.from: keys of its config.json that are not read, and weights that the seed draws instead.
 std::vector<std::string> model_from_warnings(const Plan& plan);
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes);

@@ -142,10 +142,11 @@ void define_generate(CLI::App& app, Command& command) {
       app.add_option("--prompt", arguments.prompt, "text to continue; default: none, the model begins a new document")
           ->type_name("TEXT");
   CLI::Option* prompts = app.add_option("--prompt-file", arguments.prompt_file,
-                                        "continue each line, or each \"prompt\" of a .jsonl file; print JSON lines")
+                                        "continue each line, or the \"prompt\" or \"messages\" of .jsonl; print JSON")
                              ->type_name("FILE")
                              ->check(named("prompts.txt"))
                              ->excludes(prompt);
+  app.add_flag("--chat", arguments.chat, "answer each prompt as a user's message, by the model's chat template");
   app.add_option("--batch-size", arguments.batch_size, "number of prompts of the file to continue together; default 8")
       ->type_name("N")
       ->check(whole_number(1))
@@ -274,7 +275,8 @@ const std::vector<CommandEntry>& commands() {
       {"generate",
        "DIRECTORY [OPTIONS]",
        "generate text with a trained model",
-       {"orthant generate runs/jargon --prompt 'A hacker is'", "orthant generate runs/jargon --temperature 0"},
+       {"orthant generate runs/jargon --prompt 'A hacker is'",
+        "orthant generate Qwen2.5-0.5B-Instruct --chat --prompt 'What is a ring?'"},
        false,
        define_generate},
       {"convert",

@@ -51,6 +51,7 @@ struct GenerateArguments {
   std::string directory;  // a run folder, a checkpoint, or a Hugging Face directory
   std::string prompt;
   std::string prompt_file;  // one prompt per line, instead of `prompt`
+  bool chat = false;        // prompts are messages of the user, written by the model's chat template
   int64_t batch_size = 8;   // prompts of the file that are continued together
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the most probable token

@@ -4,19 +4,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "app/commands.h"
+#include "app/prompts.h"
 #include "app/run_setup.h"
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_directory.h"
-#include "data/text_file.h"
 #include "model/attention_cache.h"
 #include "model/transformer.h"
 #include "report/progress.h"
@@ -25,8 +24,6 @@
 
 namespace orthant {
 namespace {
-
-namespace fs = std::filesystem;
 
 at::ScalarType working_dtype(const std::string& stored) {
   return stored == "float16" ? at::kFloat : scalar_type(stored);
@@ -62,25 +59,19 @@ class TextStream {
   size_t shown_ = 0;
 };
 
-// The prompts of a file, in the order of their lines: each line that is not blank, or of a .jsonl file, plain or
-// compressed, the "prompt" of each object.
-std::vector<std::string> read_prompts(const std::string& path) {
-  std::vector<std::string> prompts;
-  if (fs::path(path).filename().string().find(".jsonl") != std::string::npos) {
-    const TextFile file = scan_text(path, {.documents = DocumentFormat::kJsonl, .key = "prompt"});
-    for_each_piece(file, [&](std::string&& text, bool) { prompts.push_back(std::move(text)); });
-  } else {
-    constexpr size_t kLongestPrompt = 64 << 20;
-    const auto add = [&](std::string_view line) {
-      while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
-      if (!trim(line).empty()) prompts.emplace_back(line);
-    };
-    for_each_line(path, add, kLongestPrompt);
+// The name of a TextEnd in the output.
+std::string_view name_of(TextEnd end) {
+  switch (end) {
+    case TextEnd::end_token:
+      return "end_token";
+    case TextEnd::stopped:
+      return "stop_text";
+    case TextEnd::max_new_tokens:
+      return "max_new_tokens";
+    case TextEnd::last_position:
+      return "last_position";
   }
-  if (prompts.empty()) {
-    throw ConfigError(fmt::format("--prompt-file {} has no prompt; write one on each line", path));
-  }
-  return prompts;
+  throw LogicError("an end without a name");
 }
 
 // Continues prompts with the model of a directory.
@@ -118,13 +109,15 @@ class Generator {
   int64_t positions() const { return architecture_.max_position_embeddings; }
 
   // Continues the prompts together. The first one is prompt number `first` of the command.
-  std::vector<GeneratedText> texts(std::span<const std::string> prompts, int64_t first,
+  std::vector<GeneratedText> texts(std::span<const Prompt> prompts, int64_t first,
                                    const std::function<void(size_t, const std::string&)>& on_text = {}) {
     const auto core = std::make_shared<AttentionCore>(cached_attention());
     const Transformer model(architecture_, weights_, fused_primitives(core), {});
     const Advance advance = advance_texts(positions(), [&](const Microbatch& batch) { return model.logits(batch); });
     return generate_texts(advance, positions(), *tokenizer_, prompts, first,
-                          {arguments_.max_new_tokens, arguments_.stops},
+                          {.end_tokens = end_tokens(config_, tokenizer_->end_of_text()),
+                           .max_new_tokens = arguments_.max_new_tokens,
+                           .stop_texts = arguments_.stops},
                           {.temperature = arguments_.temperature,
                            .top_k = arguments_.top_k,
                            .top_p = arguments_.top_p,
@@ -140,26 +133,28 @@ class Generator {
   Weights weights_;
 };
 
-// Prints the text of --prompt while it grows.
-std::vector<GeneratedText> print_text(Generator& generator, const std::string& prompt) {
+// Prints the text of --prompt while it grows: the prompt and its continuation, or only the answer to a message.
+std::vector<GeneratedText> print_text(Generator& generator, const Prompt& prompt) {
+  const std::string shown_prompt = prompt.has_special_tokens ? "" : prompt.text;
   TextStream shown;
   std::vector<GeneratedText> made =
-      generator.texts({&prompt, 1}, 0, [&](size_t, const std::string& text) { shown.show(prompt + text); });
-  shown.end(prompt + made.front().text + "\n");
+      generator.texts({&prompt, 1}, 0, [&](size_t, const std::string& text) { shown.show(shown_prompt + text); });
+  shown.end(shown_prompt + made.front().text + "\n");
   return made;
 }
 
-// Prints a JSON object for each prompt of the file, in their order, after each batch.
-std::vector<GeneratedText> print_objects(Generator& generator, const GenerateArguments& arguments) {
-  using OrderedObject = nlohmann::ordered_json;
-  const std::vector<std::string> prompts = read_prompts(arguments.prompt_file);
+// Prints a JSON object for each prompt, in their order, after each batch: the object of the file with "text", "tokens"
+// and "end".
+std::vector<GeneratedText> print_objects(Generator& generator, std::vector<ReadPrompt> read, int64_t batch_size) {
+  std::vector<Prompt> prompts;
+  for (const ReadPrompt& one : read) prompts.push_back(one.prompt);
   std::vector<GeneratedText> all;
   while (all.size() < prompts.size()) {
-    const size_t first = all.size(),
-                 count = std::min(prompts.size() - first, static_cast<size_t>(arguments.batch_size));
+    const size_t first = all.size(), count = std::min(prompts.size() - first, static_cast<size_t>(batch_size));
     for (GeneratedText& made : generator.texts(std::span(prompts).subspan(first, count), static_cast<int64_t>(first))) {
-      const OrderedObject object = {{"prompt", prompts[all.size()]}, {"text", made.text}, {"tokens", made.tokens}};
-      fmt::print("{}\n", object.dump(-1, ' ', false, OrderedObject::error_handler_t::replace));
+      nlohmann::ordered_json& object = read[all.size()].object;
+      object["text"] = made.text, object["tokens"] = made.tokens, object["end"] = name_of(made.end);
+      fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
       all.push_back(std::move(made));
     }
     std::fflush(stdout);
@@ -172,16 +167,18 @@ std::vector<GeneratedText> print_objects(Generator& generator, const GenerateArg
 int generate(const GenerateArguments& arguments) {
   const std::string directory = model_directory(arguments.directory);
   Generator generator(directory, arguments);
+  std::vector<ReadPrompt> prompts = read_prompts(arguments, directory);
   const Clock::time_point start = Clock::now();
-  const std::vector<GeneratedText> made =
-      arguments.prompt_file.empty() ? print_text(generator, arguments.prompt) : print_objects(generator, arguments);
+  const std::vector<GeneratedText> made = arguments.prompt_file.empty()
+                                              ? print_text(generator, prompts.front().prompt)
+                                              : print_objects(generator, std::move(prompts), arguments.batch_size);
   const double seconds = seconds_since(start);
   int64_t tokens = 0;
   for (const GeneratedText& text : made) tokens += text.tokens;
   fmt::print(stderr, "{}{} in {}: {:.1f} tokens/s\n", counted(tokens, "token"),
              made.size() > 1 ? fmt::format(" of {} texts", made.size()) : "", format_seconds(seconds),
              static_cast<double>(tokens) / seconds);
-  const auto cut = std::ranges::count_if(made, &GeneratedText::out_of_positions);
+  const auto cut = std::ranges::count(made, TextEnd::last_position, &GeneratedText::end);
   if (cut > 0) {
     fmt::print(stderr, "note: {} at the last position of the model, max_position_embeddings = {}\n",
                made.size() > 1 ? fmt::format("{} of the texts end", cut) : "the text ends", generator.positions());

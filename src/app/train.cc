@@ -145,6 +145,7 @@ std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
       empty_ranks_warning(plan),
       idle_settings_warning(plan),
       family_warning(plan),
+      tokenizer_warning(plan),
       disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
   warnings.insert(warnings.end(), others.begin(), others.end());
   return warnings;

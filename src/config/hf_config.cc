@@ -21,6 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kGenerationConfig = "generation_config.json";
 constexpr int64_t kSizeLimit = int64_t{1} << 31;  // of any dimension: products of two cannot overflow
 
 // Reads keys of an object with checked types, and records which keys were read.
@@ -253,6 +254,20 @@ std::string read_dtype(Fields& fields) {
   fields.refuse(v5 ? "dtype" : "torch_dtype", "expected float32, bfloat16, float16 or float64");
 }
 
+std::vector<int64_t> read_end_tokens(Fields& fields) {
+  const Json* eos = fields.find("eos_token_id");
+  if (eos == nullptr) return {};
+  if (!eos->is_array()) return {fields.integer("eos_token_id", std::nullopt, -1)};
+  std::vector<int64_t> ids;
+  for (const Json& id : *eos) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) {
+      fields.refuse("eos_token_id", "expected token ids");
+    }
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
 void read_token_ids(Fields& fields, HfConfig& config) {
   const auto one = [&](const std::string& key) -> std::optional<int64_t> {
     if (fields.find(key) == nullptr) return std::nullopt;
@@ -260,18 +275,7 @@ void read_token_ids(Fields& fields, HfConfig& config) {
   };
   config.bos_token_id = one("bos_token_id");
   config.pad_token_id = one("pad_token_id");
-  const Json* eos = fields.find("eos_token_id");
-  if (eos == nullptr) return;
-  if (!eos->is_array()) {
-    config.eos_token_ids = {*one("eos_token_id")};
-    return;
-  }
-  for (const Json& id : *eos) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) {
-      fields.refuse("eos_token_id", "expected token ids");
-    }
-    config.eos_token_ids.push_back(id.get<int64_t>());
-  }
+  config.eos_token_ids = read_end_tokens(fields);
 }
 
 // True for keys that read_model_keys() reads: a number or a flag under a name of its own.
@@ -384,12 +388,29 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   return config;
 }
 
+std::vector<int64_t> end_tokens(const HfConfig& config, int64_t otherwise) {
+  std::vector<int64_t> ids = config.eos_token_ids;
+  if (!config.generation_config.empty()) {
+    const Json object = parse_json(config.generation_config, kGenerationConfig);
+    Fields fields(object, kGenerationConfig);
+    const std::vector<int64_t> listed = read_end_tokens(fields);
+    if (!listed.empty()) ids = listed;
+  }
+  return ids.empty() ? std::vector<int64_t>{otherwise} : ids;
+}
+
 HfConfig read_hf_config(const std::string& path) {
   std::filesystem::path file(path);
   if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
-  const MappedFile mapped(file);
-  const auto* text = reinterpret_cast<const char*>(mapped.bytes().data());
-  return parse_hf_config(std::string(text, mapped.bytes().size()), file);
+  HfConfig config = parse_hf_config(read_file(file), file);
+  const std::filesystem::path generation = file.parent_path() / kGenerationConfig;
+  if (!std::filesystem::is_regular_file(generation)) return config;
+  config.generation_config = read_file(generation);
+  const Json object = parse_json(config.generation_config, generation);
+  if (!object.is_object()) throw DataError(generation.string() + " must hold a JSON object");
+  Fields fields(object, generation);
+  read_end_tokens(fields);  // throws for other values than ids
+  return config;
 }
 
 }  // namespace orthant

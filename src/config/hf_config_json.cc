@@ -188,6 +188,7 @@ std::string config_json(const HfConfig& config) {
 }
 
 std::string generation_config_json(const HfConfig& config) {
+  if (!config.generation_config.empty()) return config.generation_config;
   Json object = {{"_from_model_config", true}};
   put_token_ids(object, config);
   return object.dump(2) + "\n";

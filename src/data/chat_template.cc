@@ -117,10 +117,13 @@ for line in sys.stdin:
     one = json.loads(line)
     messages, tools, first = [normal(message) for message in one["messages"]], one["tools"], one["first"]
     try:
-        text, marked = write(messages, tools), write_marked(messages, tools)
-        ranges = (marked_ranges(marked, text, messages, first) if marked != text
-                  else ranges_after_prompts(text, messages, tools, first))
-        answer = {"text": text, "ranges": ranges}
+        if one["prompt"]:
+            answer = {"text": write(messages, tools, True)}
+        else:
+            text, marked = write(messages, tools), write_marked(messages, tools)
+            ranges = (marked_ranges(marked, text, messages, first) if marked != text
+                      else ranges_after_prompts(text, messages, tools, first))
+            answer = {"text": text, "ranges": ranges}
     except Exception as error:
         where = getattr(error, "lineno", None)
         answer = {"error": (f"line {where}: " if where else "") + (str(error) or type(error).__name__)}
@@ -196,10 +199,50 @@ ChatTemplate::ChatTemplate(const std::string& file, const std::string& tokenizer
   }
 }
 
+ChatTemplate ChatTemplate::of_directory(const std::string& directory) {
+  const fs::path json = fs::path(directory) / "tokenizer.json", model = fs::path(directory) / "tokenizer.model";
+  return {"", fs::is_regular_file(json) ? json.string() : model.string()};
+}
+
+std::vector<OrderedJson> ChatTemplate::answers(const std::vector<Conversation>& conversations, bool are_prompts) const {
+  std::string input = fmt::format(R"({{"templates": {}, "special_tokens": {}}})", templates_, special_tokens_) + "\n";
+  for (const Conversation& one : conversations) {
+    if (file_.empty()) {
+      throw DataError(one.source +
+                      " holds messages, which need a chat template, but the folder of the tokenizer has none; name a "
+                      "file in data.chat_template, or put a chat_template.jinja into the folder");
+    }
+    input += fmt::format(R"({{"messages": {}, "tools": {}, "first": {}, "prompt": {}}})", one.messages,
+                         one.tools.empty() ? "null" : one.tools, one.first_loss_message, are_prompts) +
+             "\n";
+  }
+  if (conversations.empty()) return {};
+  const std::string hint = "chat templates need Python with jinja2: apt-get install python3-jinja2";
+  const ProgramResult result = run_program({"python3", "-c", kRenderer}, input, "", hint);
+  const std::vector<std::string> lines = split(result.output, '\n');
+  if (result.exit_code != 0 || lines.size() < conversations.size()) {
+    throw ConfigError(fmt::format("python3 could not render {}: {}; {}", file_, trim(result.errors), hint));
+  }
+  std::vector<OrderedJson> answers;
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    answers.push_back(OrderedJson::parse(lines[i], nullptr, false));
+    const OrderedJson& answer = answers.back();
+    if (answer.is_discarded()) {
+      throw ConfigError(fmt::format("python3 prints other text than the renderer of {}: {}", file_,
+                                    escape_for_terminal(lines[i], 80)));
+    }
+    if (answer.contains("error")) {
+      throw DataError(fmt::format("{}: the chat template {} fails for it: {}", conversations[i].source, file_,
+                                  answer["error"].get<std::string>()));
+    }
+  }
+  return answers;
+}
+
 std::vector<ChatText> ChatTemplate::render(const std::vector<Conversation>& conversations) const {
   std::vector<ChatText> texts(conversations.size());
-  std::vector<size_t> with_messages;
-  std::string input = fmt::format(R"({{"templates": {}, "special_tokens": {}}})", templates_, special_tokens_) + "\n";
+  std::vector<Conversation> with_messages;
+  std::vector<size_t> places;
   for (size_t i = 0; i < conversations.size(); ++i) {
     const Conversation& one = conversations[i];
     if (one.messages.empty()) {
@@ -207,36 +250,19 @@ std::vector<ChatText> ChatTemplate::render(const std::vector<Conversation>& conv
       texts[i] = {.text = one.prompt + one.completion, .loss_ranges = {{begin, begin + one.completion.size()}}};
       continue;
     }
-    if (file_.empty()) {
-      throw DataError(one.source +
-                      " holds messages, which need a chat template, but the folder of data.tokenizer has none; name a "
-                      "file in data.chat_template");
-    }
-    input += fmt::format(R"({{"messages": {}, "tools": {}, "first": {}}})", one.messages,
-                         one.tools.empty() ? "null" : one.tools, one.first_loss_message) +
-             "\n";
-    with_messages.push_back(i);
+    with_messages.push_back(one);
+    places.push_back(i);
   }
-  if (with_messages.empty()) return texts;
-  const std::string hint = "chat templates need Python with jinja2: apt-get install python3-jinja2";
-  const ProgramResult result = run_program({"python3", "-c", kRenderer}, input, "", hint);
-  const std::vector<std::string> answers = split(result.output, '\n');
-  if (result.exit_code != 0 || answers.size() < with_messages.size()) {
-    throw ConfigError(fmt::format("python3 could not render {}: {}; {}", file_, trim(result.errors), hint));
+  const std::vector<OrderedJson> rendered = answers(with_messages, false);
+  for (size_t k = 0; k < places.size(); ++k) {
+    texts[places[k]] = {.text = rendered[k]["text"], .loss_ranges = rendered[k]["ranges"], .has_special_tokens = true};
   }
-  for (size_t k = 0; k < with_messages.size(); ++k) {
-    const size_t i = with_messages[k];
-    const OrderedJson answer = OrderedJson::parse(answers[k], nullptr, false);
-    if (answer.is_discarded()) {
-      throw ConfigError(fmt::format("python3 prints other text than the renderer of {}: {}", file_,
-                                    escape_for_terminal(answers[k], 80)));
-    }
-    if (answer.contains("error")) {
-      throw DataError(fmt::format("{}: the chat template {} fails for it: {}", conversations[i].source, file_,
-                                  answer["error"].get<std::string>()));
-    }
-    texts[i] = {.text = answer["text"], .loss_ranges = answer["ranges"], .has_special_tokens = true};
-  }
+  return texts;
+}
+
+std::vector<std::string> ChatTemplate::prompts(const std::vector<Conversation>& conversations) const {
+  std::vector<std::string> texts;
+  for (const OrderedJson& answer : answers(conversations, true)) texts.push_back(answer["text"]);
   return texts;
 }
 
@@ -248,6 +274,13 @@ uint64_t ChatTemplate::fingerprint() const {
   hasher.add_field(xxh3(templates_));
   hasher.add_field(xxh3(special_tokens_));
   return hasher.digest();
+}
+
+Conversation conversation_of(const OrderedJson& messages, const std::string& tools, const std::string& source) {
+  if (!is_list_of_messages(messages)) {
+    throw DataError(source + " must have a list of messages with a \"role\" each as \"messages\"");
+  }
+  return {.prompt = {}, .completion = {}, .messages = messages.dump(), .tools = tools, .source = source};
 }
 
 Conversation read_conversation(std::string_view line, const std::string& source) {
@@ -271,10 +304,7 @@ Conversation read_conversation(std::string_view line, const std::string& source)
     conversation.messages = messages.dump();
     conversation.first_loss_message = static_cast<int64_t>(prompt.size());
   } else if (object.contains("messages")) {
-    if (!is_list_of_messages(object["messages"])) {
-      refuse("must have a list of messages with a \"role\" each as \"messages\"");
-    }
-    conversation.messages = object["messages"].dump();
+    conversation = conversation_of(object["messages"], conversation.tools, source);
   } else {
     refuse("must have the key \"messages\", or \"prompt\" and \"completion\", because data.format = \"chat\"");
   }

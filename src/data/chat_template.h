@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,8 @@ class ChatTemplate {
   /// those of that tokenizer_config.json. Throws ConfigError for a file that does not exist, and DataError for a
   /// damaged one.
   ChatTemplate(const std::string& file, const std::string& tokenizer);
+  /// The template that belongs to the tokenizer of a model's directory. Throws as the constructor does.
+  static ChatTemplate of_directory(const std::string& directory);
 
   /// The text of each conversation. Completions and the assistant's messages carry loss. A message is what the template
   /// writes between {% generation %} and {% endgeneration %}, or else the text after the prompt for it. The
@@ -41,16 +44,28 @@ class ChatTemplate {
   /// the line if the template fails for a conversation, or if there is none, and ConfigError without python3 or jinja2.
   std::vector<ChatText> render(const std::vector<Conversation>& conversations) const;
 
+  /// The text with which each conversation asks for its next message: what the template writes for it with
+  /// add_generation_prompt. Throws as render() does, also for a pair of texts.
+  std::vector<std::string> prompts(const std::vector<Conversation>& conversations) const;
+
   /// The template; of several in one tokenizer_config.json, the one named "default". Empty if there is none.
   std::string text() const;
   /// Hash of all that determines texts: the templates, the special tokens, and the version of the renderer.
   uint64_t fingerprint() const;
 
  private:
+  /// What the renderer answers to each of its input lines.
+  std::vector<nlohmann::ordered_json> answers(const std::vector<Conversation>& conversations, bool are_prompts) const;
+
   std::string file_;            // empty if there is no template
   std::string templates_;       // JSON: name and text of each
   std::string special_tokens_;  // JSON: name and text of each
 };
+
+/// The conversation of a JSON list of messages, which may end with any role. `tools` is JSON, or empty. Throws
+/// DataError, with the source, if `messages` is something else.
+Conversation conversation_of(const nlohmann::ordered_json& messages, const std::string& tools,
+                             const std::string& source);
 
 /// Reads a line of JSON: an object with "messages", or with "prompt" and "completion", which are two texts or two lists
 /// of messages. Throws DataError, with the source, if it is none of these, or if nothing of it carries loss.

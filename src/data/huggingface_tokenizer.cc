@@ -33,7 +33,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // Files that transformers reads together with tokenizer.json. A copy of the tokenizer includes them.
-constexpr std::array kCompanions = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+constexpr std::array kCompanions = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                    "chat_template.jinja"};
 
 void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);

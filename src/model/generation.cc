@@ -106,7 +106,7 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
 
 std::vector<Generated> generate_tokens(
     const Advance& advance, int64_t positions, std::span<const std::vector<int64_t>> prompts, int64_t max_new_tokens,
-    const Sampling& sampling, int64_t end_of_text, int64_t first_text,
+    const Sampling& sampling, std::span<const int64_t> end_tokens, int64_t first_text,
     const std::function<bool(size_t text, std::span<const int64_t> made)>& should_continue) {
   std::vector<Generated> texts(prompts.size());
   std::vector<int64_t> growing;
@@ -115,8 +115,10 @@ std::vector<Generated> generate_tokens(
   const auto grow = [&](size_t text, std::vector<int64_t> tokens) {
     const auto made = std::ssize(texts[text].tokens);
     if (made >= max_new_tokens) return;
-    texts[text].out_of_positions = std::ssize(prompts[text]) + made > positions;
-    if (texts[text].out_of_positions) return;
+    if (std::ssize(prompts[text]) + made > positions) {
+      texts[text].end = TextEnd::last_position;
+      return;
+    }
     growing.push_back(static_cast<int64_t>(text));
     next.push_back(std::move(tokens));
   };
@@ -137,9 +139,16 @@ std::vector<Generated> generate_tokens(
       std::vector<int64_t>& made = texts[text].tokens;
       const int64_t token =
           sample_token(logits[static_cast<int64_t>(row)], sampling, std::ssize(made), first_text + advanced[row]);
-      if (token == end_of_text) continue;
+      if (std::ranges::find(end_tokens, token) != end_tokens.end()) {
+        texts[text].end = TextEnd::end_token;
+        continue;
+      }
       made.push_back(token);
-      if (!should_continue || should_continue(text, made)) grow(text, {token});
+      if (!should_continue || should_continue(text, made)) {
+        grow(text, {token});
+      } else {
+        texts[text].end = TextEnd::stopped;
+      }
     }
   }
   return texts;

@@ -24,9 +24,13 @@ struct Sampling {
 /// Samples token `index` of a generated text, as a pure function of logits, options, index and the number of the text.
 int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index, int64_t text = 0);
 
+/// Why a text ended: with an end token, which is not part of it; because should_continue returned false; with
+/// max_new_tokens; or at the model's last position.
+enum class TextEnd { end_token, stopped, max_new_tokens, last_position };
+
 struct Generated {
   std::vector<int64_t> tokens;
-  bool out_of_positions = false;  // true if generation ended at the model's last position
+  TextEnd end = TextEnd::max_new_tokens;
 };
 
 /// Appends tokens to texts that grow together, and returns the logits [texts, V] after the last token of each. `texts`
@@ -38,13 +42,13 @@ using Advance = std::function<at::Tensor(std::span<const int64_t> texts, std::sp
 /// tokens with a label in a microbatch. The model's attention must be a cached_attention() of its own.
 Advance advance_texts(int64_t positions, std::function<at::Tensor(const Microbatch& batch)> logits);
 
-/// Continues each prompt by at most max_new_tokens, until end_of_text or the last position. `should_continue`, if
+/// Continues each prompt by at most max_new_tokens, until one of end_tokens or the last position. `should_continue`, if
 /// given, receives the index of a text and the tokens made so far after each new one; the text ends when it returns
 /// false. Text i draws the tokens of text number first_text + i, whatever the other prompts are. Each prompt must have
 /// at least one token and at most `positions` (ConfigError).
 std::vector<Generated> generate_tokens(
     const Advance& advance, int64_t positions, std::span<const std::vector<int64_t>> prompts, int64_t max_new_tokens,
-    const Sampling& sampling, int64_t end_of_text, int64_t first_text = 0,
+    const Sampling& sampling, std::span<const int64_t> end_tokens, int64_t first_text = 0,
     const std::function<bool(size_t text, std::span<const int64_t> made)>& should_continue = {});
 
 }  // namespace orthant

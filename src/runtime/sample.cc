@@ -71,17 +71,18 @@ size_t partial_stop_bytes(const std::string& text, const std::vector<std::string
 }  // namespace
 
 std::vector<GeneratedText> generate_texts(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                                          std::span<const std::string> prompts, int64_t first_prompt,
+                                          std::span<const Prompt> prompts, int64_t first_prompt,
                                           const GenerationLimits& limits, const Sampling& sampling,
                                           const std::function<void(size_t prompt, const std::string& text)>& on_text) {
   const std::vector<int32_t> marks = tokenizer.begin_tokens();
   std::vector<std::vector<int32_t>> ids;
   std::vector<size_t> prompt_bytes;
   std::vector<std::vector<int64_t>> starts;
-  for (const std::string& prompt : prompts) {
-    ids.push_back(tokenizer.encode(prompt));
+  for (const Prompt& prompt : prompts) {
+    ids.push_back(tokenizer.encode(prompt.text));
     prompt_bytes.push_back(tokenizer.decode(ids.back()).size());
-    starts.emplace_back(marks.begin(), marks.end());
+    starts.emplace_back();
+    if (!prompt.has_special_tokens) starts.back().assign(marks.begin(), marks.end());
     starts.back().insert(starts.back().end(), ids.back().begin(), ids.back().end());
     if (starts.back().empty()) starts.back().push_back(tokenizer.end_of_text());
   }
@@ -100,10 +101,10 @@ std::vector<GeneratedText> generate_texts(const Advance& advance, int64_t positi
     return !is_stopped;
   };
   const std::vector<Generated> made = generate_tokens(advance, positions, starts, limits.max_new_tokens, drawn,
-                                                      tokenizer.end_of_text(), first_prompt, should_continue);
+                                                      limits.end_tokens, first_prompt, should_continue);
   for (size_t i = 0; i < texts.size(); ++i) {
     texts[i].tokens = std::ssize(made[i].tokens);
-    texts[i].out_of_positions = made[i].out_of_positions;
+    texts[i].end = made[i].end;
   }
   return texts;
 }
@@ -114,14 +115,15 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
   // The prompt takes at most half of the context, to leave room for the continuation.
   const int64_t positions = plan.architecture.max_position_embeddings;
   prompt.resize(std::min(prompt.size(), static_cast<size_t>(std::max<int64_t>(1, positions / 2))));
-  const std::string opening = data.tokenizer->decode(prompt);
+  const Prompt opening{.text = data.tokenizer->decode(prompt)};
   const Plan generation = make_generation_plan(plan);
   Inference inference(generation, primitives_of(generation, cached_attention(), comm), session, comm);
   const Advance next = advance_texts(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
   const auto texts =
-      generate_texts(next, positions, *data.tokenizer, {&opening, 1}, 0, {.max_new_tokens = kNewTokens},
+      generate_texts(next, positions, *data.tokenizer, {&opening, 1}, 0,
+                     {.end_tokens = data.end_tokens(), .max_new_tokens = kNewTokens},
                      {.temperature = 0.7, .top_p = 0.9, .seed = static_cast<uint64_t>(plan.config.training.seed)});
-  return opening + texts.front().text;
+  return opening.text + texts.front().text;
 }
 
 std::string filled_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {

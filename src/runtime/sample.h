@@ -14,13 +14,20 @@
 
 namespace orthant {
 
+/// A text to continue. One that a chat template wrote has its own begin tokens; others get those of the tokenizer.
+struct Prompt {
+  std::string text;
+  bool has_special_tokens = false;
+};
+
 struct GeneratedText {
   std::string text;
   int64_t tokens = 0;
-  bool out_of_positions = false;  // stopped because the model has no position left
+  TextEnd end = TextEnd::max_new_tokens;
 };
 
 struct GenerationLimits {
+  std::vector<int64_t> end_tokens;
   int64_t max_new_tokens = 200;
   std::vector<std::string> stop_texts = {};  // the text ends before the first of these; each has at least one byte
 };
@@ -29,7 +36,7 @@ struct GenerationLimits {
 /// first_prompt + i, which selects its random numbers. `on_text` is called after each new token with the index of the
 /// prompt and the continuation so far, without an end that may become a stop. It may end inside a UTF-8 character.
 std::vector<GeneratedText> generate_texts(
-    const Advance& advance, int64_t positions, const Tokenizer& tokenizer, std::span<const std::string> prompts,
+    const Advance& advance, int64_t positions, const Tokenizer& tokenizer, std::span<const Prompt> prompts,
     int64_t first_prompt, const GenerationLimits& limits, const Sampling& sampling,
     const std::function<void(size_t prompt, const std::string& text)>& on_text = {});
 

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/retention.h"
+#include "data/chat_template.h"
 #include "runtime/hf_files.h"
 #include "runtime/resume_check.h"
 #include "runtime/tensor_files.h"
@@ -133,14 +134,26 @@ class Collection {
   at::Tensor whole_;
 };
 
-}  // namespace
-
-HfConfig hf_config_of(const Architecture& architecture, at::ScalarType dtype, int64_t end_of_text) {
-  HfConfig config{.model = architecture};
-  if (end_of_text >= 0) config.eos_token_ids = {end_of_text};
+// The config.json of checkpoints. A model that continues another with its tokenizer keeps the other's token ids.
+HfConfig hf_config_of(const Plan& plan, const TrainingData& data, at::ScalarType dtype) {
+  HfConfig config{.model = plan.architecture};
   config.torch_dtype = dtype == at::kBFloat16 ? "bfloat16" : dtype == at::kDouble ? "float64" : "float32";
+  if (data.model_from) {
+    config.bos_token_id = data.model_from->bos_token_id;
+    config.eos_token_ids = data.model_from->eos_token_ids;
+    config.pad_token_id = data.model_from->pad_token_id;
+    config.generation_config = data.model_from->generation_config;
+  }
+  if (config.eos_token_ids.empty() && data.tokenizer->end_of_text() >= 0) {
+    config.eos_token_ids = {data.tokenizer->end_of_text()};
+  }
+  if (!config.model.causal()) {
+    config.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
+  }
   return config;
 }
+
+}  // namespace
 
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state) {
   const Weights& weights = session.weights();
@@ -155,11 +168,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   for (size_t kind = 1; kind < collection.kinds(); ++kind) {
     std::ranges::move(collection.tensors(kind), std::back_inserter(content.optimizer));
   }
-  content.hf_config =
-      hf_config_of(plan.architecture, weights.working_dtype(), data.tokenizer->end_of_text());
-  if (!content.hf_config.model.causal()) {
-    content.hf_config.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
-  }
+  content.hf_config = hf_config_of(plan, data, weights.working_dtype());
   const auto& config = plan.config;
   Json run = {{"step", state.step},
               {"next_sample", state.step * config.training.global_batch_size},
@@ -179,7 +188,9 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) {
     data.tokenizer->save(directory);
-    if (!data.chat_template.empty()) write_file(directory + "/chat_template.jinja", data.chat_template);
+    if (!data.chat_template.empty() && ChatTemplate::of_directory(directory).text() != data.chat_template) {
+      write_file(directory + "/chat_template.jinja", data.chat_template);
+    }
   };
   std::string saved =
       save_checkpoint(checkpoints, state.step, content, static_cast<int>(config.checkpoint.keep_latest_k));

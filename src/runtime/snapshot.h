@@ -37,7 +37,4 @@ void load_weights(const std::string& directory, Weights& weights);
 /// otherwise they are drawn from the seed.
 void load_first_weights(const Plan& plan, Weights& weights);
 
-/// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.
-HfConfig hf_config_of(const Architecture& architecture, at::ScalarType dtype, int64_t end_of_text);
-
 }  // namespace orthant

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 
 #include "base/file_errors.h"
 #include "base/hash.h"
@@ -140,6 +141,15 @@ std::vector<ValidationSet> validation_sets(const Config& config, const Corpus& c
   return sets;
 }
 
+// The config.json of model.from, if the tokenizer lies in its directory.
+std::optional<HfConfig> model_of_tokenizer(const Config& config) {
+  if (config.model.from.empty()) return std::nullopt;
+  const auto folder = [](const std::filesystem::path& path) { return std::filesystem::weakly_canonical(path); };
+  const std::filesystem::path tokenizer = config.data.tokenizer;
+  if (folder(tokenizer.parent_path()) != folder(config.model.from)) return std::nullopt;
+  return read_hf_config(config.model.from);
+}
+
 TrainingData open_plainly(const Config& config, const TextProgress& progress, FileReadings& readings) {
   const std::string work_dir = config.job.dump_folder + "/data";
   const bool is_blend = !config.data.weights.empty();
@@ -169,7 +179,8 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress, Fi
                     .fingerprint = fingerprint_of(corpus, config.data.weights),
                     .text_fingerprint = corpus.text_fingerprint,
                     .bytes_of_token = {},
-                    .chat_template = config.data.chat_template.empty() ? "" : chat_template->text(),
+                    .model_from = model_of_tokenizer(config),
+                    .chat_template = chat_template ? chat_template->text() : "",
                     .num_files_read = readings.num_read(),
                     .opening = opening_of(shown.tokens, shown.chosen.front(), *tokenizer)};
   for (int32_t token = 0; token < tokenizer->vocab_size(); ++token)
@@ -178,6 +189,11 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress, Fi
 }
 
 }  // namespace
+
+std::vector<int64_t> TrainingData::end_tokens() const {
+  return model_from ? orthant::end_tokens(*model_from, tokenizer->end_of_text())
+                    : std::vector<int64_t>{tokenizer->end_of_text()};
+}
 
 TextFormat text_format(const Config& config) {
   const DocumentFormat documents = config.data.format == "jsonl"  ? DocumentFormat::kJsonl

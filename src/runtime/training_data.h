@@ -1,15 +1,16 @@
 // The data of a run, as the run file's [data] section names them: tokenizer, training samples, validation samples.
 #pragma once
 
-#include "data/corpus.h"
-#include "data/loader.h"
-#include "data/tokenizer.h"
-#include "plan/plan.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
+
+#include "config/hf_config.h"
+#include "data/corpus.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "plan/plan.h"
 
 namespace orthant {
 
@@ -20,13 +21,17 @@ struct ValidationSet {
 };
 
 struct TrainingData {
+  /// The ids that end a text: those of model_from, or else the tokenizer's end-of-text id.
+  std::vector<int64_t> end_tokens() const;
+
   std::shared_ptr<const Tokenizer> tokenizer;
   Loader train;
   std::vector<ValidationSet> validation;
   uint64_t fingerprint = 0;  // of the training documents and their tokens
   std::optional<uint64_t> text_fingerprint;  // of the text of data.path; none for a Megatron PREFIX
   std::vector<int32_t> bytes_of_token;  // bytes of text, by token id
-  std::string chat_template;            // text of the file data.chat_template; empty without that key
+  std::optional<HfConfig> model_from;   // of model.from, if the tokenizer is that model's
+  std::string chat_template;            // text of the template that wrote the conversations; empty without one
   int64_t num_files_read = 0;           // completely, to compare or compute their hashes
   std::string opening;                  // start of the first validation (else training) document: a prompt for samples
 };

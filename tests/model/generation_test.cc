@@ -251,7 +251,7 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const auto made = [&](std::span<const int64_t> from, int64_t most, const Sampling& sampling, int64_t end) {
     const std::vector<std::vector<int64_t>> prompts = {{from.begin(), from.end()}};
     return generate_tokens(Text(model).several(), model.architecture.max_position_embeddings, prompts, most, sampling,
-                           end)
+                           {{-1, end}})
         .front();
   };
   auto text = [&](uint64_t seed, int64_t end = -1) {
@@ -269,8 +269,9 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   // never fed back.
   const auto long_text = made(prompt, 1000, {.temperature = 0}, -1);
   EXPECT_EQ(long_text.tokens.size(), 64u - 3u + 1u);
-  EXPECT_TRUE(long_text.out_of_positions);
-  EXPECT_FALSE(made(prompt, 62, {.temperature = 0}, -1).out_of_positions);
+  EXPECT_EQ(long_text.end, TextEnd::last_position);
+  EXPECT_EQ(made(prompt, 62, {.temperature = 0}, -1).end, TextEnd::max_new_tokens);
+  EXPECT_EQ(made(prompt, 30, {.temperature = 1, .top_p = 1, .seed = 5}, one[10]).end, TextEnd::end_token);
   EXPECT_THROW(made(some_tokens(65, 37), 1, {}, -1), ConfigError);
 }
 
@@ -280,12 +281,12 @@ TEST(GenerateTokens, TextsOfABatchAreThoseOfEachPrompt) {
   const int64_t positions = model.architecture.max_position_embeddings;
   const std::vector<std::vector<int64_t>> prompts = {some_tokens(50, 37), {5}, some_tokens(12, 37), {5}};
   const Sampling sampling = {.temperature = 1, .top_p = 1, .seed = 3};
-  const auto together = generate_tokens(Text(model).several(), positions, prompts, 40, sampling, 11, 20);
+  const auto together = generate_tokens(Text(model).several(), positions, prompts, 40, sampling, {{11}}, 20);
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const auto alone = generate_tokens(Text(model).several(), positions, {&prompts[i], 1}, 40, sampling, 11,
+    const auto alone = generate_tokens(Text(model).several(), positions, {&prompts[i], 1}, 40, sampling, {{11}},
                                        20 + static_cast<int64_t>(i));
     EXPECT_EQ(together[i].tokens, alone[0].tokens) << i;
-    EXPECT_EQ(together[i].out_of_positions, alone[0].out_of_positions) << i;
+    EXPECT_EQ(together[i].end, alone[0].end) << i;
   }
   EXPECT_NE(together[1].tokens, together[3].tokens);  // equal prompts have random numbers of their own
 }

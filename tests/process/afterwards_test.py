@@ -37,7 +37,8 @@ class Generate(ProcessTest):
         self.train_well("training.steps=5", "run.ranks=1", "validation.freq=0", "training.dtype=float64",
                         "job.dump_folder=wide")
         prompts = ["The red door", "A", "key number 7 and the lamp", "\u00e9", "The red door"]
-        (self.folder / "prompts.txt").write_text("\n".join([prompts[0], "", *prompts[1:]]))
+        prompts.insert(1, "")  # an empty prompt: the model begins a document
+        (self.folder / "prompts.txt").write_text("\n".join(prompts))
         (self.folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in prompts))
         alone = [self.orthant("generate", "wide", "--prompt", one, "--temperature", "0", "--max-new-tokens", "30").out
                  for one in prompts]
@@ -48,22 +49,69 @@ class Generate(ProcessTest):
             made = [json.loads(line) for line in result.out.splitlines()]
             self.assertEqual([one["prompt"] for one in made], prompts)
             self.assertEqual([one["prompt"] + one["text"] + "\n" for one in made], alone)
-            self.assertRegex(result.err, r"^[0-9]+ tokens of 5 texts in .*: [0-9.]+ tokens/s\n$")
+            self.assertEqual({one["end"] for one in made} - {"max_new_tokens", "end_token"}, set())
+            self.assertRegex(result.err, r"^[0-9]+ tokens of 6 texts in .*: [0-9.]+ tokens/s\n$")
         sampled = self.orthant("generate", "wide", "--prompt-file", "prompts.txt", "--temperature", "1")
         texts = [json.loads(line)["text"] for line in sampled.out.splitlines()]
-        self.assertNotEqual(texts[0], texts[4])  # equal prompts have random numbers of their own
+        self.assertNotEqual(texts[0], texts[5])  # equal prompts have random numbers of their own
         self.assertEqual(texts, [json.loads(line)["text"] for line in self.orthant(
             "generate", "wide", "--prompt-file", "prompts.txt", "--temperature", "1", "--batch-size", "2").out.splitlines()])
 
     def test_generate_refuses_bad_prompt_files(self):
-        (self.folder / "blank.txt").write_text("\n \n")
+        (self.folder / "blank.txt").write_text("")
+        (self.folder / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+        (self.folder / "role.jsonl").write_text('{"messages": [{"content": "a"}]}\n')
+        (self.folder / "both.jsonl").write_text('{"prompt": "a", "messages": []}\n')
         (self.folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
         (self.folder / "long.txt").write_text("a\n" + "b" * 129)
-        for file, *words in (("blank.txt", "has no prompt"), ("bad.jsonl", "line 2", "prompt"), ("none.txt", "none.txt"),
+        for file, *words in (("blank.txt", "is empty"), ("bad.jsonl", "line 2", "prompt"),
+                             ("chat.jsonl", "has no chat template", "chat_template.jinja"),
+                             ("role.jsonl", "line 1", "\"role\""), ("both.jsonl", "line 1", "either"), ("none.txt", "none.txt"),
                              ("long.txt", "the 129 tokens of prompt 2", "max_position_embeddings = 128")):
             self.assert_says(self.orthant("generate", "run", "--prompt-file", file), 1, *words)
         self.assertEqual(self.generate("--prompt-file", "blank.txt").code, 2)  # together with --prompt
         self.assertEqual(self.generate("--batch-size", "2").code, 2)  # without a file of prompts
+
+    def test_generate_answers_messages(self):
+        """The prompt of a message is what the model's chat template writes, and begin tokens come from it alone."""
+        model = self.latest()
+        (model / "chat_template.jinja").write_text(
+            "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}assistant: {% endif %}")
+        written = "user: The red door\nassistant: "
+        options = ["--temperature", "0", "--max-new-tokens", "20"]
+        want = self.orthant("generate", "run", "--prompt", written, *options).out.removeprefix(written)
+        self.assertEqual(self.generate("--chat", *options[2:]).out, want)
+        message = [{"role": "user", "content": "The red door"}]
+        (self.folder / "chat.jsonl").write_text(json.dumps({"id": 7, "messages": message}) + "\n"
+                                                + json.dumps({"prompt": written}) + "\n")
+        made = [json.loads(line) for line in self.orthant("generate", "run", "--prompt-file", "chat.jsonl", *options)
+                .out.splitlines()]
+        self.assertEqual(made[0], {"id": 7, "messages": message, "text": want[:-1], "tokens": 20, "end": "max_new_tokens"})
+        self.assertEqual(made[1]["text"] + "\n", want)
+
+    def test_a_continued_model_keeps_its_end_tokens(self):
+        """Generation ends at each of them, as in transformers, and checkpoints keep the files of the model."""
+        source = self.folder / "source"
+        shutil.copytree(self.latest(), source, ignore=shutil.ignore_patterns("orthant"))
+        text = self.generate("--max-new-tokens", "20").out.removeprefix("The red door")[:-1]
+        last = text[10]
+        ends = {"eos_token_id": [256, ord(last)], "max_length": 77}
+        (source / "generation_config.json").write_text(json.dumps(ends))
+        config = json.loads((source / "config.json").read_text()) | {"pad_token_id": 3, "bos_token_id": 4}
+        (source / "config.json").write_text(json.dumps(config))
+        (source / "added_tokens.json").write_text("{}")
+        with open(source / "tokenizer.json", "a") as file:
+            file.write("\n")  # so that it is not taken for the byte tokenizer of Orthant
+        self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", f"model.from={source}",
+                        "training.seed_weights=false", "job.dump_folder=next", "optimizer.lr=1e-9")
+        kept = self.latest(self.folder / "next")
+        self.assertEqual(json.loads((kept / "generation_config.json").read_text()), ends)
+        self.assertTrue((kept / "added_tokens.json").exists())
+        after = json.loads((kept / "config.json").read_text())
+        self.assertEqual([after[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")], [4, 256, 3])
+        result = self.orthant("generate", "next", "--prompt", "The red door", "--temperature", "0")
+        self.assertEqual(result.out, f"The red door{text[:text.index(last)]}\n", result)
 
     def test_generate_prints_text_in_pieces(self):
         """The output is written in pieces while it is generated. Over a SOCK_SEQPACKET socket, each write arrives as a

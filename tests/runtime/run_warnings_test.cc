@@ -46,6 +46,12 @@ TEST(RunWarnings, OfAFamilyThatTheModelDoesNotBelongTo) {
   EXPECT_EQ(warning({"model.qk_norm=true"}), "");
 }
 
+TEST(RunWarnings, OfATokenizerThatTransformersReadsByOtherRules) {
+  const auto warning = [](const std::vector<std::string>& words) { return tokenizer_warning(TinyRun(words).plan(1)); };
+  EXPECT_TRUE(says(warning({"model.architecture=qwen2"}), {"data.tokenizer = \"byte\"", "PreTrainedTokenizerFast"}));
+  EXPECT_EQ(warning({"model.architecture=mistral"}), "");
+}
+
 TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   const TinyRun run;
   const Plan plan = run.plan(1);

@@ -117,19 +117,20 @@ Advance model_of(const std::string& text) {
 GeneratedText generate_text(const std::string& text, const Tokenizer& tokenizer, const std::string& prompt,
                             const GenerationLimits& limits,
                             const std::function<void(size_t, const std::string&)>& on_text = {}) {
-  return generate_texts(model_of(text), 1000, tokenizer, {&prompt, 1}, 0, limits, {.temperature = 0}, on_text).front();
+  const Prompt only{.text = prompt};
+  return generate_texts(model_of(text), 1000, tokenizer, {&only, 1}, 0, limits, {.temperature = 0}, on_text).front();
 }
 
 TEST(GenerateText, EndsBeforeTheFirstStop) {
   const auto tokenizer = make_byte_tokenizer();
   const auto generated = [&](const std::vector<std::string>& stop_texts) {
     std::string shown;
-    const GeneratedText made =
-        generate_text("one STtwo STOP three ENDfour", *tokenizer, "prompt",
-                      {.max_new_tokens = 100, .stop_texts = stop_texts}, [&](size_t, const std::string& text) {
-                        EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
-                        shown = text;
-                      });
+    const GeneratedText made = generate_text("one STtwo STOP three ENDfour", *tokenizer, "prompt",
+                                             {.end_tokens = {256}, .max_new_tokens = 100, .stop_texts = stop_texts},
+                                             [&](size_t, const std::string& text) {
+                                               EXPECT_TRUE(text.starts_with(shown)) << shown << " | " << text;
+                                               shown = text;
+                                             });
     EXPECT_TRUE(made.text.starts_with(shown));
     return made;
   };
@@ -137,6 +138,8 @@ TEST(GenerateText, EndsBeforeTheFirstStop) {
   EXPECT_EQ(generated({}).tokens, 28);
   EXPECT_EQ(generated({"END", "STOP"}).text, "one STtwo ");
   EXPECT_EQ(generated({"END", "STOP"}).tokens, 14);
+  EXPECT_EQ(generated({"END", "STOP"}).end, TextEnd::stopped);
+  EXPECT_EQ(generated({}).end, TextEnd::end_token);
   EXPECT_EQ(generated({"TOP t", "three"}).text, "one STtwo S");
   EXPECT_EQ(generated({"four!"}).text, "one STtwo STOP three ENDfour");  // "four" is held back until the text ends
 }
@@ -165,7 +168,7 @@ class SpaceFirst final : public Tokenizer {
 };
 
 TEST(GenerateText, KeepsTheSpaceAfterThePrompt) {
-  EXPECT_EQ(generate_text(" under", SpaceFirst(), "in", {}).text, " under");
+  EXPECT_EQ(generate_text(" under", SpaceFirst(), "in", {.end_tokens = {256}}).text, " under");
 }
 
 }  // namespace
