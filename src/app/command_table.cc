@@ -276,7 +276,7 @@ const std::vector<CommandEntry>& commands() {
        "DIRECTORY [OPTIONS]",
        "generate text with a trained model",
        {"orthant generate runs/jargon --prompt 'A hacker is'",
-        "orthant generate Qwen2.5-0.5B-Instruct --chat --prompt 'What is a ring?'"},
+        "orthant generate Qwen2.5-0.5B-Instruct --chat --prompt 'Name three rings.'"},
        false,
        define_generate},
       {"convert",

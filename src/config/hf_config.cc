@@ -14,6 +14,7 @@
 #include "base/mapped_file.h"
 #include "base/text.h"
 #include "config/hf_family.h"
+#include "config/hf_fields.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -22,77 +23,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
-constexpr int64_t kSizeLimit = int64_t{1} << 31;  // of any dimension: products of two cannot overflow
-
-// Reads keys of an object with checked types, and records which keys were read.
-class Fields {
- public:
-  Fields(const Json& object, std::string source) : object_(object), source_(std::move(source)) {}
-
-  // Returns null for an absent key. A null value counts as absent, as in transformers.
-  const Json* find(const std::string& key) {
-    taken_.insert(key);
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool has_null(const std::string& key) const { return object_.contains(key) && object_.at(key).is_null(); }
-  [[noreturn]] void refuse(const std::string& key, const std::string& expectation) const {
-    const auto found = object_.find(key);
-    throw DataError(fmt::format("{}: {} = {}: {}", source_, key,
-                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), expectation));
-  }
-  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t minimum = 1) {
-    const Json* value = find(key);
-    if (value == nullptr && fallback) return *fallback;
-    if (value == nullptr || !value->is_number_integer() || value->is_number_float() ||
-        (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) ||
-        value->get<int64_t>() < minimum || value->get<int64_t>() > kSizeLimit) {
-      refuse(key, fmt::format("expected an integer from {} to {}", minimum, kSizeLimit));
-    }
-    return value->get<int64_t>();
-  }
-  double positive(const std::string& key, std::optional<double> fallback) {
-    const Json* value = find(key);
-    if (value == nullptr && fallback) return *fallback;
-    if (value == nullptr || !value->is_number() || !(value->get<double>() > 0.0)) {
-      refuse(key, "expected a number above 0");
-    }
-    return value->get<double>();
-  }
-  double not_negative(const std::string& key, double fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number() || !(value->get<double>() >= 0.0)) refuse(key, "expected a number of at least 0");
-    return value->get<double>();
-  }
-  bool boolean(const std::string& key, bool fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) refuse(key, "expected true or false");
-    return value->get<bool>();
-  }
-  std::optional<std::string> text(const std::string& key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) refuse(key, "expected a string");
-    return value->get<std::string>();
-  }
-  Json rest() const {
-    Json rest = Json::object();
-    for (const auto& [key, value] : object_.items()) {
-      if (!taken_.contains(key)) rest[key] = value;
-    }
-    return rest;
-  }
-
- private:
-  const Json& object_;
-  std::string source_;
-  std::set<std::string> taken_;
-};
 
 // Without an attention_factor, it follows from the factor and, if the file has both, from mscale and mscale_all_dim.
-Architecture read_yarn(Fields& fields, Architecture model) {
+Architecture read_yarn(HfFields& fields, Architecture model) {
   model.rope_scaling_attention_factor = 0;
   model.rope_scaling_original_max_position_embeddings =
       fields.integer("original_max_position_embeddings", model.max_position_embeddings);
@@ -121,7 +54,7 @@ Architecture read_rope(const Json& object, Architecture model, const std::string
                       source, key));
     }
   }
-  Fields fields(object, source);
+  HfFields fields(object, source);
   model.rope_theta = fields.positive("rope_theta", model.rope_theta);
   const auto old_type = fields.text("type");  // older name of rope_type
   const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
@@ -150,7 +83,7 @@ Architecture read_rope(const Json& object, Architecture model, const std::string
   return model;
 }
 
-void read_all_rope(Fields& fields, Architecture& model, const std::string& source) {
+void read_all_rope(HfFields& fields, Architecture& model, const std::string& source) {
   const double theta = model.rope_theta = fields.positive("rope_theta", model.rope_theta);
   const Architecture plain = model;
   const Json* v4 = fields.find("rope_scaling");
@@ -166,7 +99,7 @@ void read_all_rope(Fields& fields, Architecture& model, const std::string& sourc
   model = other;
 }
 
-const HfFamily& read_family(Fields& fields) {
+const HfFamily& read_family(HfFields& fields) {
   const HfFamily* family = find_family(fields.text("model_type").value_or(""));
   if (family == nullptr) {
     fields.refuse("model_type", fmt::format("must be {}", join_or(family_names())));
@@ -175,7 +108,7 @@ const HfFamily& read_family(Fields& fields) {
 }
 
 // Refuses settings that change the computation in a way that Orthant does not support.
-void refuse_unsupported(Fields& fields, const HfFamily& family) {
+void refuse_unsupported(HfFields& fields, const HfFamily& family) {
   const auto refuse_flag = [&](const char* key, bool allowed, const std::string& why) {
     if (!allowed && fields.boolean(key, false)) fields.refuse(key, why + "; expected false");
   };
@@ -200,6 +133,13 @@ void refuse_unsupported(Fields& fields, const HfFamily& family) {
     const Json* dropout = fields.find(key);
     if (dropout != nullptr && *dropout != 0) fields.refuse(key, "not supported; expected 0, null or no such key");
   }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (!family.norm.empty() && fields.not_negative(key, 0) > 0) {
+      fields.refuse(key, fmt::format("transformers ignores it in a \"{}\"; remove it, and to train with this cap, set "
+                                     "model.{} in the run file",
+                                     type, key));
+    }
+  }
   const Json* partial = fields.find("partial_rotary_factor");
   if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "must be 1");
   const Json* layers = fields.find("layer_types");
@@ -209,7 +149,7 @@ void refuse_unsupported(Fields& fields, const HfFamily& family) {
 }
 
 // A file of a family without windows that states one was not written for the family's class in transformers.
-int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
+int64_t read_sliding_window(HfFields& fields, const HfFamily& family) {
   const Json* value = fields.find("sliding_window");
   if (value == nullptr) return fields.has_null("sliding_window") ? 0 : family.defaults.sliding_window;
   const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
@@ -222,7 +162,7 @@ int64_t read_sliding_window(Fields& fields, const HfFamily& family) {
 }
 
 // A key of the run file's [model] that has a few legal texts.
-std::string read_choice(Fields& fields, const std::string& name) {
+std::string read_choice(HfFields& fields, const std::string& name) {
   const std::string text = fields.text(name).value_or("");
   const auto& choices = find_key("model." + name)->legal.choices;
   if (std::ranges::find(choices, text) == choices.end()) fields.refuse(name, "must be " + join_or(choices));
@@ -230,7 +170,7 @@ std::string read_choice(Fields& fields, const std::string& name) {
 }
 
 // The operations of a block that the family stands for.
-void read_operations(Fields& fields, const HfFamily& family, Architecture& model) {
+void read_operations(HfFields& fields, const HfFamily& family, Architecture& model) {
   if (family.norm.empty()) {
     model.norm = read_choice(fields, "norm");
     model.mlp = read_choice(fields, "mlp");
@@ -244,7 +184,7 @@ void read_operations(Fields& fields, const HfFamily& family, Architecture& model
   model.attention_bias = model.mlp_bias = fields.boolean(std::string(family.both_biases), model.mlp_bias);
 }
 
-std::string read_dtype(Fields& fields) {
+std::string read_dtype(HfFields& fields) {
   const auto v5 = fields.text("dtype");
   const auto v4 = fields.text("torch_dtype");
   const std::string name = v5 ? *v5 : v4.value_or("float32");
@@ -254,13 +194,13 @@ std::string read_dtype(Fields& fields) {
   fields.refuse(v5 ? "dtype" : "torch_dtype", "expected float32, bfloat16, float16 or float64");
 }
 
-std::vector<int64_t> read_end_tokens(Fields& fields) {
+std::vector<int64_t> read_end_tokens(HfFields& fields) {
   const Json* eos = fields.find("eos_token_id");
   if (eos == nullptr) return {};
   if (!eos->is_array()) return {fields.integer("eos_token_id", std::nullopt, -1)};
   std::vector<int64_t> ids;
   for (const Json& id : *eos) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kHfSizeLimit)) {
       fields.refuse("eos_token_id", "expected token ids");
     }
     ids.push_back(id.get<int64_t>());
@@ -268,7 +208,7 @@ std::vector<int64_t> read_end_tokens(Fields& fields) {
   return ids;
 }
 
-void read_token_ids(Fields& fields, HfConfig& config) {
+void read_token_ids(HfFields& fields, HfConfig& config) {
   const auto one = [&](const std::string& key) -> std::optional<int64_t> {
     if (fields.find(key) == nullptr) return std::nullopt;
     return fields.integer(key, std::nullopt, -1);  // -1 is the older LLaMA notation for "none"
@@ -285,7 +225,7 @@ bool is_plain(const Key& key, const Field& field) {
 }
 
 // Reads the keys of the table of config/table.h into the model.
-void read_model_keys(Fields& fields, const HfFamily& family, Architecture& model) {
+void read_model_keys(HfFields& fields, const HfFamily& family, Architecture& model) {
   const HfDefaults& defaults = family.defaults;
   const std::set<std::string_view> required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                                                "num_attention_heads"};
@@ -325,7 +265,7 @@ void read_model_keys(Fields& fields, const HfFamily& family, Architecture& model
   if (family.spelling("head_dim").empty()) model.head_dim = model.hidden_size / model.num_attention_heads;
 }
 
-void check_heads(Fields& fields, const HfFamily& family, const Architecture& model) {
+void check_heads(HfFields& fields, const HfFamily& family, const Architecture& model) {
   if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
     const std::string_view width = family.spelling("hidden_size"), heads = family.spelling("num_attention_heads");
     fields.refuse(std::string(width), fmt::format("{} = {} must divide {}", heads, model.num_attention_heads, width));
@@ -368,7 +308,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
                     "model's",
                     source, kMostKeys, object.size()));
   }
-  Fields fields(object, source);
+  HfFields fields(object, source);
   const HfFamily& family = read_family(fields);
   refuse_unsupported(fields, family);
   HfConfig config;
@@ -392,7 +332,7 @@ std::vector<int64_t> end_tokens(const HfConfig& config, int64_t otherwise) {
   std::vector<int64_t> ids = config.eos_token_ids;
   if (!config.generation_config.empty()) {
     const Json object = parse_json(config.generation_config, kGenerationConfig);
-    Fields fields(object, kGenerationConfig);
+    HfFields fields(object, kGenerationConfig);
     const std::vector<int64_t> listed = read_end_tokens(fields);
     if (!listed.empty()) ids = listed;
   }
@@ -408,7 +348,7 @@ HfConfig read_hf_config(const std::string& path) {
   config.generation_config = read_file(generation);
   const Json object = parse_json(config.generation_config, generation);
   if (!object.is_object()) throw DataError(generation.string() + " must hold a JSON object");
-  Fields fields(object, generation);
+  HfFields fields(object, generation);
   read_end_tokens(fields);  // throws for other values than ids
   return config;
 }

@@ -54,7 +54,8 @@ class ChatTemplate {
   uint64_t fingerprint() const;
 
  private:
-  /// What the renderer answers to each of its input lines.
+  /// The renderer's answer for each conversation: the text that it writes, and without are_prompts the ranges with
+  /// loss.
   std::vector<nlohmann::ordered_json> answers(const std::vector<Conversation>& conversations, bool are_prompts) const;
 
   std::string file_;            // empty if there is no template

@@ -113,13 +113,15 @@ double attention_seconds(const Hardware& hardware, bool backward, const Attentio
                             : size.qk_head_dim < kUsualHead ? pass.narrow_head_share
                                                             : 1.0;
   const double share = pass.share * head_share * throttled_share(work, model.sustained_share, model.half_work_flop);
-  const double compute = std::max(longest, work + pass.tail * longest) / (operands.peak_flop_per_s * share);
+  const bool is_wide = size.stores_scores && operands.bytes < 4;  // products of float32 operands
+  const double rate = is_wide ? find_dtype(hardware, "float32").peak_flop_per_s : operands.peak_flop_per_s;
+  const double compute = std::max(longest, work + pass.tail * longest) / (rate * share);
   const double head_elements = static_cast<double>(size.qk_head_dim + size.v_head_dim);
   const double elements = static_cast<double>(size.sequences) * head_elements *
                           (static_cast<double>(size.query_tokens) * static_cast<double>(size.heads) +
                            static_cast<double>(size.key_tokens) * static_cast<double>(size.kv_heads));
   const double bytes = (backward ? 2 : 1) * operands.bytes * elements;  // backward also has all gradients
-  // Reads and writes of a stored score, in the order of class Definition in model/attention.cc.
+  // Reads and writes of a stored score, in the order of class AttentionByDefinition in model/attention.cc.
   const double accesses = size.stores_scores ? (backward ? 35 : 16) * std::max(4.0, operands.bytes) : 0;
   const double score_bytes = accesses * size.visible_share * static_cast<double>(size.sequences * size.heads) *
                              static_cast<double>(size.query_tokens) * static_cast<double>(size.key_tokens);

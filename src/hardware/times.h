@@ -41,7 +41,7 @@ struct AttentionSize {
   int64_t qk_head_dim = 1;
   int64_t v_head_dim = 1;
   double visible_share = 0.5;  // visible (query, key) pairs divided by all pairs: 1 without a mask, 0.5 if causal
-  bool stores_scores = false;  // scores are stored, in float32 or wider, and changed in place: those with a cap
+  bool stores_scores = false;  // scores are computed and stored in float32 or wider, not fused: those with a cap
 };
 
 /// FLOPs of the visible pairs: 2 * pairs * heads * (qk_head_dim + v_head_dim) forward, 2.5 times this backward, because

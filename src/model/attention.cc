@@ -54,15 +54,17 @@ at::Tensor for_kernel(AttentionKernel kernel, const at::Tensor& q, const at::Ten
 }
 
 // Attention of one tile by its definition, for one block of queries after the other.
-class Definition {
+class AttentionByDefinition {
  public:
-  Definition(AttentionKernel kernel, const AttentionTile& tile, const at::Tensor& k, const at::Tensor& v,
-             const ScoreRule& rule)
+  AttentionByDefinition(AttentionKernel kernel, const AttentionTile& tile, const at::Tensor& k, const at::Tensor& v,
+                        const ScoreRule& rule)
       : tile_(tile),
         rule_(rule),
         type_(kernel == AttentionKernel::plain ? at::kDouble : wide(k.scalar_type())),
         k_(k.to(type_)),
-        v_(v.to(type_)) {}
+        v_(v.to(type_)) {
+    if (tile.kind != AttentionTile::causal) bias_ = Cut{tile}.bias(k_.options());
+  }
 
   PartialAttention forward(const at::Tensor& q) const {
     PartialAttention all{at::empty(q.sizes(), k_.options()), at::empty(q.sizes().slice(0, 3), k_.options())};
@@ -100,7 +102,7 @@ class Definition {
  private:
   // Queries [begin, end) of the tile, which see no key from `end_key` on.
   struct Block {
-    const Definition& of;
+    const AttentionByDefinition& of;
     int64_t begin, end, end_key;
 
     at::Tensor rows(const at::Tensor& t) const { return t.narrow(2, begin, end - begin); }
@@ -127,8 +129,8 @@ class Definition {
     if (tile_.kind == AttentionTile::causal) {
       const at::Tensor all = at::ones({block.end - block.begin, block.end_key}, scores.options().dtype(at::kBool));
       scores.masked_fill_(all.triu_(block.begin + 1), kMinusInfinity);
-    } else if (const auto bias = Cut{tile_}.bias(scores.options())) {
-      scores.add_(block.rows(*bias));
+    } else if (bias_) {
+      scores.add_(block.rows(*bias_));
     }
     return scores;
   }
@@ -151,6 +153,7 @@ class Definition {
   const ScoreRule& rule_;
   at::ScalarType type_;
   at::Tensor k_, v_;
+  std::optional<at::Tensor> bias_;  // -inf for hidden keys; none for causal tiles, and if all keys are seen
 };
 
 // Sums over the query heads that share a key head.
@@ -183,7 +186,7 @@ PartialAttention attend(AttentionKernel kernel, const at::Tensor& q, const at::T
   const auto run = [&](const AttentionTile& tile) -> PartialAttention {
     const Cut cut{tile};
     if (by_definition(kernel, q, rule)) {
-      return Definition(kernel, tile, cut.keys(keys), cut.keys(values), rule).forward(cut.queries(q));
+      return AttentionByDefinition(kernel, tile, cut.keys(keys), cut.keys(values), rule).forward(cut.queries(q));
     }
     const bool causal = tile.kind == AttentionTile::causal;
     const auto bias = cut.bias(q.options());
@@ -220,7 +223,7 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
   const auto run = [&](const AttentionTile& tile) -> AttentionGradients {
     const Cut cut{tile};
     if (by_definition(kernel, q, rule)) {
-      return Definition(kernel, tile, cut.keys(keys), cut.keys(values), rule)
+      return AttentionByDefinition(kernel, tile, cut.keys(keys), cut.keys(values), rule)
           .backward(cut.queries(dout), cut.queries(q), cut.queries(out), cut.queries(lse));
     }
     const bool causal = tile.kind == AttentionTile::causal;

@@ -78,6 +78,11 @@ TEST(HfConfig, LogitSoftcappingHasItsOwnModelType) {
     object["final_logit_softcapping"] = bad;
     EXPECT_NE(refusal(object).find("final_logit_softcapping"), std::string::npos);
   }
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    Json llama = small();
+    llama[key] = 30;
+    EXPECT_NE(refusal(llama).find("transformers ignores it in a \"llama\""), std::string::npos);
+  }
 }
 
 // A block of another family is written with that family's model_type, class and keys. A block of no family gets a type

@@ -40,7 +40,7 @@ TEST(HfGpt2, HasItsOwnKeys) {
   EXPECT_EQ(written["n_inner"], 192);
   EXPECT_EQ(written["layer_norm_epsilon"], 1e-5);
   EXPECT_EQ(written["n_ctx"], 96);
-  EXPECT_EQ(written["resid_pdrop"], 0.0);  // training here has no dropout
+  EXPECT_EQ(written["resid_pdrop"], 0.1);  // kept, although not read
   for (const char* not_in_gpt2 : {"hidden_size", "head_dim", "rope_theta", "rope_parameters", "mlp_bias"}) {
     EXPECT_FALSE(written.contains(not_in_gpt2)) << not_in_gpt2;
   }
@@ -130,7 +130,7 @@ TEST(HfPhi3, IsKeptAsTheFamilyOfAFile) {
   EXPECT_EQ(family_of(config.model).model_type, "phi3");
   const Json written = Json::parse(config_json(config));
   EXPECT_EQ(written["architectures"], Json::array({"Phi3ForCausalLM"}));
-  EXPECT_EQ(written["resid_pdrop"], 0.0);  // training here has no dropout
+  EXPECT_EQ(written["resid_pdrop"], 0.1);  // kept, although not read
   EXPECT_EQ(parse(written).model, config.model);
   const std::vector<ParameterInfo> parameters = parameter_table(config.model);
   const std::vector<HfTensor> tensors = hf_tensors(family_of(config.model), parameters);

@@ -35,6 +35,8 @@ inline std::vector<std::string> one_dimension(int columns, std::vector<std::stri
 inline const std::vector<std::string> kLinformer = {
     "--model.objective=masked", "--model.linformer_length=32", "--parallelism.context_parallel_ring=2",
     "--parallelism.context_parallel_attention=linformer", "--parallelism.context_parallel_placement=contiguous"};
+inline const std::string kLengthOf256 = "--model.linformer_length=256";
+inline const std::vector<std::string> kManySummaries = {"--model.objective=masked", kLengthOf256};
 inline std::vector<std::string> with(std::vector<std::string> keys, const std::string& more) {
   keys.push_back(more);
   return keys;
@@ -216,8 +218,7 @@ inline std::vector<Case> planned_cases() {
            narrow({kWithRing, kCappedScores, "--parallelism.context_parallel_placement=stripe"}), 0.02},
       Case{"ring_capped_scores_single_key_head", narrow({kWithRing, kCappedScores, "--model.num_key_value_heads=1"}),
            0.02},
-      Case{"qk_norm", {kHeadNorms}},
-      Case{"qk_norm_bfloat16_recompute", {kHeadNorms, kHalf, kFull}},
+      Case{"qk_norm", {kHeadNorms}}, Case{"qk_norm_bfloat16_recompute", {kHeadNorms, kHalf, kFull}},
       Case{"mesh_2x2x1_qk_norm", mesh(2, 2, 1, {kHeadNorms})},
       Case{"ring_qk_norm", narrow({kWithRing, kHeadNorms}), 0.02}, Case{"gelu", {kGelu}},
       Case{"gelu_bfloat16_recompute", {kGelu, kHalf, kFull}}, Case{"mesh_2x2x1_gelu", mesh(2, 2, 1, {kGelu})},
@@ -228,6 +229,11 @@ inline std::vector<Case> planned_cases() {
       Case{"tensor_sequence_layer_norm", one_dimension(2, {kLayerNorm})},
       Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
       Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
+      Case{"linformer_capped_scores", narrow(with(kManySummaries, kCappedScores)), 0.02},
+      Case{"linformer_capped_scores_bfloat16", narrow(with(with(kManySummaries, kCappedScores), kHalf)), 0.02},
+      Case{"linformer_capped_scores_ring", narrow(with(with(kLinformer, kLengthOf256), kCappedScores)), 0.02},
+      Case{"linformer_capped_scores_ring_bfloat16",
+           narrow(with(with(with(kLinformer, kLengthOf256), kCappedScores), kHalf)), 0.02},
       Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},
       Case{"narrow_recompute", narrow({kFull})}, Case{"ulysses", narrow({kWithUlysses})},
       Case{"ulysses_recompute", narrow({kWithUlysses, kFull})},

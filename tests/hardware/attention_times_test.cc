@@ -123,6 +123,20 @@ TEST(AttentionTimes, RequirePositiveSizes) {
   EXPECT_THROW(attention_seconds(hardware, false, {}, "complex64"), LogicError);
 }
 
+// Scores with a cap are products of float32 numbers, also in bfloat16.
+TEST(AttentionTimes, StoredScoresTakeTheRateOfFloat32) {
+  const Hardware hardware = load_hardware("h100-8x");
+  AttentionSize size{
+      .query_tokens = 4096, .key_tokens = 4096, .heads = 16, .kv_heads = 16, .qk_head_dim = 128, .v_head_dim = 128};
+  const double fused = attention_seconds(hardware, false, size, "bfloat16");
+  size.stores_scores = true;
+  const double stored = attention_seconds(hardware, false, size, "bfloat16");
+  const double products = attention_flop(size, false) / hardware.peak_flop_per_s.float32;
+  EXPECT_LT(fused, products);
+  EXPECT_GT(stored, products);
+  EXPECT_NEAR(stored, attention_seconds(hardware, false, size, "float32"), 0.1 * stored);
+}
+
 TEST(KernelTimes, AreLatencyPlusBytesOverBandwidth) {
   // B200: 8000 x 2^30 bytes/s, of which kernels reach 0.666, and 30 us a kernel. A100 PCIe: 1600 x 2^30, 0.91, 40 us.
   EXPECT_EQ(kernel_seconds(load_hardware("b200-8x"), 0), 0);

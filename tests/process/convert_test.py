@@ -79,17 +79,27 @@ class Convert(ProcessTest):
                                     "job.dump_folder=second")
         self.assertNotIn("set training.seed_weights to false", continued.out + continued.err)
 
-    def test_family_without_caps(self):
-        """GPT-2's class has no cap, and the names and layouts of its tensors are not those of the type orthant."""
+    def test_family_that_predicts_the_next_token_only(self):
+        """The names and layouts of GPT-2's tensors are not those of the type orthant."""
         self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "model.architecture=gpt2",
                         "model.num_key_value_heads=4", "job.dump_folder=gpt2")
-        shutil.copytree(self.folder / "gpt2/checkpoints/latest", self.folder / "capped")
-        capped = {**self.config("capped"), "attn_logit_softcapping": 5.0}
-        (self.folder / "capped/config.json").write_text(json.dumps(capped))
-        self.assert_says(self.orthant("convert", "capped", "to"), 1, "capped: no class of transformers computes this gpt2")
-        # A capped Llama has tensors of the same names.
+        shutil.copytree(self.folder / "gpt2/checkpoints/latest", self.folder / "masked")
+        masked = {**self.config("masked"), "is_causal": False}
+        (self.folder / "masked/config.json").write_text(json.dumps(masked))
+        self.assert_says(self.orthant("convert", "masked", "to"), 1, "masked: no class of transformers computes this gpt2")
+        capped = {**self.config("masked"), "is_causal": True, "attn_logit_softcapping": 5.0}
+        (self.folder / "masked/config.json").write_text(json.dumps(capped))
+        self.assert_says(self.orthant("convert", "masked", "to"), 1, "attn_logit_softcapping = 5.0",
+                         "transformers ignores it")
+        # Dropouts of GPT-2 are not read, and kept.
+        dropped = {**capped, "attn_logit_softcapping": None, "attn_pdrop": 0.1, "embd_pdrop": 0.2}
+        (self.folder / "masked/config.json").write_text(json.dumps(dropped))
+        self.convert_well("masked", "dropped")
+        kept = self.config("dropped")
+        self.assertEqual((kept["attn_pdrop"], kept["embd_pdrop"]), (0.1, 0.2))
+        # A masked Llama has tensors of the same names.
         shutil.copytree(self.latest(), self.folder / "llama")
-        (self.folder / "llama/config.json").write_text(json.dumps({**self.config("llama"), "attn_logit_softcapping": 5.0}))
+        (self.folder / "llama/config.json").write_text(json.dumps({**self.config("llama"), "is_causal": False}))
         result = self.convert_well("llama", "to")
         self.assertIn('names the type "orthant", which transformers does not read', result.err)
 

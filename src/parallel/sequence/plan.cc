@@ -157,18 +157,23 @@ std::vector<Tile> largest_tiles(const Cut& cut, const Held& h) {
   return {own, {h.heads, (queries + 1) / 2, h.largest}, {h.heads, queries, (h.largest + 1) / 2}};
 }
 
+// Bytes in backward of one call of the kernel: keys and values by query head, of which there are all_keys, gradients of
+// queries, and of keys and values by query head, and scratch.
+int64_t tile_bytes(const Cut& cut, const Held& h, const Tile& tile, int64_t all_keys, int64_t element_bytes) {
+  const bool is_expanded = h.key_heads > 1 && h.key_heads < h.heads;  // one head needs no copies
+  const int64_t tokens = (is_expanded ? 2 * all_keys : 0) + tile.queries + 2 * tile.keys;
+  const int64_t scratch = cut.a.capped ? capped_scratch(cut, tile, h.sums, element_bytes)
+                                       : kernel_scratch(tile.queries, tile.keys, h.sums, element_bytes);
+  return tile.heads * tokens * cut.row * element_bytes + scratch;
+}
+
 // The memory of each method: bytes kept in addition to q, k, v and the output, and the peak in backward in addition to
 // the output's gradient.
 SequenceMemory ring_attention_memory(const Cut& cut, const Held& h) {
   const int64_t kernel = h.ring > 1 ? h.sums : h.e;
-  const bool is_expanded = h.key_heads > 1 && h.key_heads < h.heads;  // one head needs no copies
   int64_t working = 0;
   for (const Tile& tile : largest_tiles(cut, h)) {
-    // Keys and values by query head; gradients of queries, and of keys and values by query head.
-    const int64_t tokens = (is_expanded ? 2 * h.largest : 0) + tile.queries + 2 * tile.keys;
-    const int64_t scratch = cut.a.capped ? capped_scratch(cut, tile, h.sums, kernel)
-                                         : kernel_scratch(tile.queries, tile.keys, h.sums, kernel);
-    working = std::max(working, tile.heads * tokens * cut.row * kernel + scratch);
+    working = std::max(working, tile_bytes(cut, h, tile, h.largest, kernel));
   }
   // Sums: dQ over one block's tiles and over all blocks, dK and dV of a block. Then blocks and sums on their way, and
   // copies in the precision of sums.
@@ -196,6 +201,12 @@ SequenceMemory linformer_memory(const Cut& cut, const Held& h) {
   // device.
   int64_t working = summaries * (h.heads / h.key_heads + 2) * h.sums + h.by_heads;
   if (h.ring > 1) working += h.q * h.exact;  // q, the output and its gradient, for the kernel
+  if (cut.a.capped) {
+    const int64_t kernel = h.ring > 1 ? h.sums : h.e;
+    const Tile all{h.heads, cut.own_block(), cut.plan.summary_length};
+    const int64_t scores = tile_bytes(cut, h, all, all.keys, kernel) + 3 * h.q * (h.ring > 1 ? h.exact : 0);
+    working = std::max(working, h.beyond_one_device(scores));
+  }
   return {h.statistic * h.sums + summaries * (h.ring > 1 ? h.sums : h.e), working};
 }
 
