@@ -179,10 +179,14 @@ void define_convert(CLI::App& app, Command& command) {
   app.add_option("FROM", arguments.from, "a run folder, a checkpoint, or a Hugging Face directory")
       ->required()
       ->type_name("");
-  app.add_option("TO", arguments.to, "the directory to write; it must not exist")->required()->type_name("");
+  app.add_option("TO", arguments.to, "the directory to write; it must not exist")
+      ->required()
+      ->type_name("")
+      ->check(named("models/llama-bf16"));
   app.add_option("--dtype", arguments.dtype, "as_stored, float32, bfloat16 or float16; default as_stored")
       ->type_name("DTYPE");
-  app.add_option("--max-shard-gb", arguments.max_shard_gb, "largest file of weights in 10^9 bytes; default 5")
+  app.add_option("--max-shard-gb", arguments.max_shard_gb,
+                 "most bytes of tensors in one file, in 10^9 bytes; default 5")
       ->type_name("N")
       ->check(number([](double gb) { return gb > 0 && gb <= 1e6; }, "above 0 and at most 1000000"));
 }

@@ -1,9 +1,12 @@
 // orthant convert: writes a model as a Hugging Face directory in another dtype or other shards, one tensor at a time.
 #include <ATen/ATen.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "app/commands.h"
 #include "app/run_setup.h"
@@ -14,6 +17,7 @@
 #include "config/hf_family.h"
 #include "report/progress_bar.h"
 #include "runtime/hf_files.h"
+#include "runtime/stop.h"
 #include "runtime/tensor_files.h"
 
 namespace orthant {
@@ -24,6 +28,9 @@ namespace fs = std::filesystem;
 at::ScalarType type_named(const std::string& dtype) {
   return dtype == "float16" ? at::kHalf : dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }
+
+// Thrown after a signal, so that the unfinished directory is removed before the process ends.
+struct Stopped {};
 
 // Converts one tensor after the other, each when the writer asks for it.
 class Converter {
@@ -39,6 +46,8 @@ class Converter {
     if (!dtype_.empty()) target.dtype = dtype_of(type_named(dtype_));
     const int64_t bytes = size_bytes(target);
     target.make = [this, source, bytes] {
+      if (stop_signal() != 0) throw Stopped{};
+      converted_.reset();  // before the next one exists
       converted_ = converted(source);
       forget(source.bytes);
       progress_(done_ += bytes, total_);
@@ -76,6 +85,19 @@ class Converter {
   int64_t done_ = 0, total_ = 0;
 };
 
+// The dtype of the tensors if it is one and the same, else `otherwise`.
+std::string stored_dtype(const TensorSet& set, const std::string& otherwise) {
+  std::set<Dtype> dtypes;
+  for (const SafetensorsFile& file : set.files()) {
+    for (const TensorInfo& tensor : file.tensors()) dtypes.insert(tensor.dtype);
+  }
+  if (dtypes == std::set{Dtype::f32}) return "float32";
+  if (dtypes == std::set{Dtype::f16}) return "float16";
+  if (dtypes == std::set{Dtype::bf16}) return "bfloat16";
+  if (dtypes == std::set{Dtype::f64}) return "float64";
+  return otherwise;
+}
+
 // Copies the small files that belong to a model: those of its tokenizer, its chat template, generation_config.json.
 void copy_companions(const fs::path& from, const fs::path& to) {
   for (const auto& entry : fs::directory_iterator(from)) {
@@ -90,6 +112,9 @@ void copy_companions(const fs::path& from, const fs::path& to) {
     }
     fs::copy_file(entry.path(), to / name, fs::copy_options::overwrite_existing);
     sync_file(to / name);
+  }
+  if (const fs::path templates = from / "additional_chat_templates"; fs::is_directory(templates)) {
+    fs::copy(templates, to / "additional_chat_templates");
   }
 }
 
@@ -106,11 +131,15 @@ void check_family(const std::string& from, const Architecture& model, const std:
 
 // Writes the finished directory, or nothing.
 void write_model(const fs::path& to, const std::function<void(const std::string& directory)>& write) {
-  const ScratchFolder unfinished(to.parent_path() / ("." + to.filename().string() + ".tmp"));
+  const ScratchFolder unfinished(to.parent_path() / ".orthant-convert");
   write(unfinished.path());
   sync_directory(unfinished.path());
   std::error_code error;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  fs::permissions(unfinished.path(), static_cast<fs::perms>(0777 & ~mask));
   fs::rename(unfinished.path(), to, error);
+  if (!error) sync_directory(to.has_parent_path() ? to.parent_path().string() : ".");
   if (error && fs::exists(fs::symlink_status(to))) {
     throw DataError(
         fmt::format("TO = {} exists now: another process wrote it meanwhile; remove one of the two, or name "
@@ -137,7 +166,6 @@ int convert(const ConvertArguments& arguments) {
   }
   const std::string dtype = arguments.dtype == "as_stored" ? "" : arguments.dtype;
   HfConfig config = read_hf_config(from);
-  if (!dtype.empty()) config.torch_dtype = dtype;
   const HfFamily& family = *find_family(config.model.architecture);
   const HfFamily& written = family_of(config.model);
   const std::vector<ParameterInfo> parameters = parameter_table(config.model);
@@ -149,19 +177,25 @@ int convert(const ConvertArguments& arguments) {
   const std::string unknown = unknown_keys_warning(config, from + "/config.json");
   if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
 
+  config.torch_dtype = dtype.empty() ? stored_dtype(set, config.torch_dtype) : dtype;
   ProgressBar bar("converting");
   Converter converter(set, from, dtype, [&](int64_t done, int64_t total) { bar.update(done, total); });
   for (size_t i = 0; i < wanted.size(); ++i) converter.add(wanted[i].name, files.tensors()[i].name);
-  write_model(to, [&](const std::string& directory) {
-    write_hf_directory(directory, config, converter.tensors(), static_cast<int64_t>(arguments.max_shard_gb * 1e9));
-    copy_companions(from, directory);
-  });
+  record_stop_signals(false);
+  try {
+    write_model(to, [&](const std::string& directory) {
+      write_hf_directory(directory, config, converter.tensors(), static_cast<int64_t>(arguments.max_shard_gb * 1e9));
+      copy_companions(from, directory);
+    });
+  } catch (const Stopped&) {
+    exit_on_signal(stop_signal());
+  }
   bar.finish();
   fmt::print(
-      "{}: {} in {}, {}\nto continue this model, in the run file:\n  [model]\n  from = \"{}\"\n  "
+      "{}: {} in {}, {}\nto continue this model, in the run file:\n  [model]\n  from = {}\n  "
       "[training]\n  seed_weights = false\n",
       to.string(), counted(num_parameters(config.model), "parameter"), config.torch_dtype,
-      format_bytes(static_cast<double>(converter.total_bytes())), to.string());
+      format_bytes(static_cast<double>(converter.total_bytes())), nlohmann::json(to.string()).dump());
   if (written.model_type != family.model_type) {
     fmt::print(stderr,
                "warning: config.json of {} names the type \"{}\", which transformers does not read, because "

@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kReadingsKey = "launcher-readings";
+
 std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }
 
 // How to resume the run in `folder` if it stopped before its last step; empty otherwise, or if that is unknown.
@@ -85,6 +87,8 @@ void require_memory(const MemoryNeed& need, const Config& config) {
       config.locate("model.hidden_size")));
 }
 
+void share_readings(const Store& store, const FileReadings& readings) { store.set(kReadingsKey, readings.to_json()); }
+
 TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous) {
   constexpr double kLongestOpening_s = 24 * 3600;
   const Store store = rendezvous.store.under(fmt::format("data-open/{}", (*rendezvous.comms)++));
@@ -92,17 +96,23 @@ TrainingData open_training_data_together(const Config& config, const Rendezvous&
   const Store host = store.under(boot_id());
   const bool is_first = host.add("arrived", 1) == 1;
   FileReadings readings;
-  if (!is_first) readings = FileReadings::from_json(host.get("readings", kLongestOpening_s));
+  if (!is_first) {
+    readings = FileReadings::from_json(host.get("readings", kLongestOpening_s));
+  } else if (rendezvous.store.has(kReadingsKey)) {
+    readings = FileReadings::from_json(rendezvous.store.get(kReadingsKey, kLongestOpening_s));
+  }
   TrainingData data =
       open_run_data(config, rendezvous.rank == 0 ? make_progress_callback("tokenizing") : TextProgress{}, &readings);
   if (is_first) host.set("readings", readings.to_json());
 
   const std::string ours =
-      fmt::format("tokenizer {:016x}, tokens {:016x}", data.tokenizer->fingerprint(), data.fingerprint);
+      fmt::format("tokenizer {:016x}, text {:016x}, tokens {:016x}, validation {:016x}", data.tokenizer->fingerprint(),
+                  data.text_fingerprint.value_or(0), data.fingerprint, data.validation_fingerprint);
   if (rendezvous.rank == 0) store.set("rank-0", ours);
   if (rendezvous.rank != 0 && ours != of_rank_zero) {
     throw ConfigError(fmt::format(
-        "rank {} reads other training data than rank 0: its fingerprints are {}, those of rank 0 are {}; {} and "
+        "rank {} reads other data than rank 0: its fingerprints are {}, those of rank 0 are {}; {}, data.validation "
+        "and "
         "data.tokenizer must have the same content on every host and must not change while a run starts; copy them "
         "from the host of rank 0, or start the run again",
         rendezvous.rank, ours, of_rank_zero, config.locate("data.path")));

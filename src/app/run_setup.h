@@ -31,10 +31,13 @@ void require_memory(const MemoryNeed& need, const Config& config);
 /// Opens the data of a run. ConfigError if validation.freq > 0 but no document is held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress, FileReadings* readings = nullptr);
 
-/// Collective over all ranks: rank 0 tokenizes while the others wait. Then one rank of each host reads the files and
-/// compares their checksums, and the others of the host take its results. Returns when all ranks have opened their
-/// data, up to 24 hours later; ConfigError if a rank's tokens are not those of rank 0. The caller must run a Watch, so
-/// that no rank waits for a dead one.
+/// Tells the ranks of this host what the launcher has read, so that none of them reads the files again.
+void share_readings(const Store& store, const FileReadings& readings);
+
+/// Collective over all ranks: rank 0 tokenizes while the others wait. Then one rank of each host reads the files,
+/// unless a launcher has shared its readings, and the others of the host take its results. Returns when all ranks have
+/// opened their data, up to 24 hours later; ConfigError if a rank's tokens are not those of rank 0. The caller must run
+/// a Watch, so that no rank waits for a dead one.
 TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous);
 
 /// The checkpoint from which --resume continues; empty if there is none yet, so that one command starts a run and

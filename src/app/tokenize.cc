@@ -60,7 +60,7 @@ int tokenize(const TokenizeArguments& arguments) {
   std::string trained;
   FileReadings readings;
   if (spec.starts_with("train:")) {
-    scratch.emplace(prefix + "-tokenizer.tmp");
+    scratch.emplace(prefix + "-tokenizer");
     trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files, format, readings);
   }
   const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);

@@ -345,15 +345,19 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   if (arguments.dry_run) return dry_run(plan, arguments);
   if (arguments.resume) validate_checkpoint_to_resume(plan);
   memory_warning(plan, ranks);
-  open_run_data(config, make_progress_callback("tokenizing"));
+  FileReadings readings;
+  open_run_data(config, make_progress_callback("tokenizing"), &readings);
   if (ranks == 1) {
+    const Store store = Store::in_process();
+    share_readings(store, readings);
     return train_rank(arguments, plan, {.launcher = "orthant", .store_kind = StoreKind::kServedByLauncher},
-                      {.store = Store::in_process(), .in_process = true});
+                      {.store = store, .in_process = true});
   }
   block_stop_signals();  // until each rank can handle them
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),
+                          .prepare = [&](const Store& store) { share_readings(store, readings); },
                           .advice = [&] { return advice_after_failure(config, arguments.resume_command); }});
 }
 

@@ -58,7 +58,9 @@ std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(file, boot);
-  return boot;
+  if (!boot.empty()) return boot;
+  char host[256] = {};
+  return gethostname(host, sizeof host - 1) == 0 && *host != '\0' ? host : "unknown";
 }
 
 std::string process_identity() {

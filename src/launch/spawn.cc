@@ -136,6 +136,7 @@ class Launcher {
         store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_)))) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
+    if (options.prepare) options.prepare(store_);
     const std::string& program = options.program.empty() ? argv[0] : options.program;
     try {
       for (int rank = 0; rank < ranks; ++rank) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/store.h"
+
 namespace orthant {
 
 struct SpawnOptions {
@@ -18,6 +20,8 @@ struct SpawnOptions {
   int threads_per_rank = 0;
   /// How long the other ranks may take to end after one failed, in seconds. Then they are killed.
   double grace_s = 5;
+  /// Receives the ranks' store before they start.
+  std::function<void(const Store& store)> prepare;
   /// Returns advice for the user to print below the message when a rank died, e.g. how to resume. It may be empty.
   std::function<std::string()> advice;
   /// Receives the message about a failed rank; the default prints it to stderr.

@@ -57,10 +57,10 @@ void add_documents(Hasher& hasher, const IndexedDataset& dataset, std::span<cons
   }
 }
 
-// Fingerprint of the training documents, their tokens and loss masks, and the weights of a blend.
-uint64_t fingerprint_of(const Corpus& corpus, const std::vector<double>& weights) {
+// Fingerprint of the chosen documents, their tokens and loss masks, and the weights of a blend.
+uint64_t fingerprint_of(const std::vector<Documents>& sets, const std::vector<double>& weights) {
   Hasher hasher;
-  for (const Documents& documents : corpus.training) {
+  for (const Documents& documents : sets) {
     add_documents(hasher, documents.tokens, documents.chosen);
     if (documents.loss_mask) add_documents(hasher, *documents.loss_mask, documents.chosen);
   }
@@ -176,7 +176,8 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress, Fi
   TrainingData data{.tokenizer = tokenizer,
                     .train = training_loader(config, corpus, *tokenizer),
                     .validation = validation_sets(config, corpus, *tokenizer),
-                    .fingerprint = fingerprint_of(corpus, config.data.weights),
+                    .fingerprint = fingerprint_of(corpus.training, config.data.weights),
+                    .validation_fingerprint = fingerprint_of(corpus.validation, {}),
                     .text_fingerprint = corpus.text_fingerprint,
                     .bytes_of_token = {},
                     .model_from = model_of_tokenizer(config),

@@ -28,6 +28,7 @@ struct TrainingData {
   Loader train;
   std::vector<ValidationSet> validation;
   uint64_t fingerprint = 0;  // of the training documents and their tokens
+  uint64_t validation_fingerprint = 0;       // of the documents held out, and their tokens
   std::optional<uint64_t> text_fingerprint;  // of the text of data.path; none for a Megatron PREFIX
   std::vector<int32_t> bytes_of_token;  // bytes of text, by token id
   std::optional<HfConfig> model_from;   // of model.from, if the tokenizer is that model's

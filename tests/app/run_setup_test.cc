@@ -166,7 +166,7 @@ TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
 
 // The text, its tokens and their index are hashed once for all ranks of a host. A rank with other text is refused.
 TEST_F(RunSetup, OneRankOfAHostReadsTheFiles) {
-  const auto train_on = [&](int ranks, const std::function<std::string(int rank)>& text_of) {
+  const auto train_on = [&](int ranks, const std::function<std::string(int rank)>& text_of, bool is_launched = false) {
     std::atomic<int64_t> num_read = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       write(text_of(rank), "a first line of " + text_of(rank) + "\nand another one\n");
@@ -176,6 +176,11 @@ TEST_F(RunSetup, OneRankOfAHostReadsTheFiles) {
       config.job.dump_folder = folder_ / fmt::format("run-of-{}", text_of(rank));
       config.data.path = {folder_ / text_of(rank)};
       config.training.seq_len = 8;
+      if (is_launched && rank == 0) {
+        FileReadings readings;
+        open_run_data(config, {}, &readings);
+        share_readings(rendezvous.store, readings);
+      }
       try {
         num_read += open_training_data_together(config, rendezvous).num_files_read;
       } catch (const ConfigError&) {
@@ -189,9 +194,10 @@ TEST_F(RunSetup, OneRankOfAHostReadsTheFiles) {
   train_on(1, same);  // tokenizes
   EXPECT_EQ(train_on(1, same), 3);
   EXPECT_EQ(train_on(4, same), 3);
+  EXPECT_EQ(train_on(4, same, /*is_launched=*/true), 0);
   const auto others = [](int rank) { return fmt::format("{}.txt", rank); };
   const std::string message = message_of<ConfigError>([&] { train_on(2, others); });
-  EXPECT_TRUE(says(message, {"rank 1 reads other training data than rank 0", "data.path", "copy them"})) << message;
+  EXPECT_TRUE(says(message, {"rank 1 reads other data than rank 0", "data.path", "copy them"})) << message;
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 """Tests of `orthant convert`: dtypes, shards, companions of the weights, and refusals."""
+import fcntl
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 
@@ -132,6 +134,35 @@ class Convert(ProcessTest):
         self.assert_says(self.orthant("convert", "nowhere", "to"), 1, "nowhere is neither a run folder")
         self.assertEqual(self.orthant("convert", "model", "to", "--dtype", "int8").code, 2)
         self.assertEqual(self.listing(), before)
+
+
+    def test_an_interrupted_convert_leaves_nothing(self):
+        unfinished = lambda: list(self.folder.glob(".orthant-convert.*"))
+        codes = []
+        for attempt in range(5):
+            running = self.start([ORTHANT, "convert", "run", f"to{attempt}", "--max-shard-gb", "0.00001"])
+            while not unfinished() and running.process.poll() is None:
+                pass
+            running.process.send_signal(signal.SIGINT)
+            codes.append(running.result().code)
+            self.assertEqual(unfinished(), [])
+            self.assertEqual((self.folder / f"to{attempt}").exists(), codes[-1] == 0, codes)
+        self.assertIn(130, codes)
+
+    def test_the_remains_of_killed_processes_are_removed(self):
+        """An old folder without a lock is removed. A locked one belongs to a process, perhaps of another container."""
+        remains, used, young = (self.folder / f".orthant-convert.{name}" for name in ("remain", "locked", "young1"))
+        for folder in (remains, used, young):
+            folder.mkdir()
+            (folder / "model.safetensors").write_text("part of a model")
+        for folder in (remains, used):
+            os.utime(folder, (0, 0))
+        descriptor = os.open(used, os.O_RDONLY)
+        self.addCleanup(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self.convert_well("run", "n" * 250)
+        self.assertEqual([folder.exists() for folder in (remains, used, young)], [False, True, True])
+        self.assertEqual(self.orthant("convert", "run", "").code, 2)
 
 
 class LongConvert(ProcessTest):
