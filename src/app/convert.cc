@@ -174,8 +174,7 @@ int convert(const ConvertArguments& arguments) {
   files.check_model();
   const std::vector<HfTensor> wanted = hf_tensors(family, parameters);
   check_family(from, config.model, wanted, hf_tensors(written, parameters));
-  const std::string unknown = unknown_keys_warning(config, from + "/config.json");
-  if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
+  print_unknown_keys(from);
 
   config.torch_dtype = dtype.empty() ? stored_dtype(set, config.torch_dtype) : dtype;
   ProgressBar bar("converting");

@@ -83,8 +83,7 @@ class Generator {
         architecture_(config_.model),
         tokenizer_(load_saved_tokenizer(directory)),
         weights_(parameter_table(architecture_), working_dtype(config_.torch_dtype)) {
-    const std::string unknown = unknown_keys_warning(config_, directory + "/config.json");
-    if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
+    print_unknown_keys(directory);
     if (!architecture_.causal()) {
       throw ConfigError(
           fmt::format("{} holds a model trained with model.objective = \"masked\": it predicts masked "

@@ -92,6 +92,8 @@ int plan(const PlanArguments& given) {
   }
   const auto [config, facts] = arguments.hf.empty() ? run_to_plan(load_config(arguments.run_file, arguments.overrides))
                                                     : model_to_plan(arguments.hf, arguments.overrides);
+  const std::string& model = arguments.hf.empty() ? config.model.from : arguments.hf;
+  if (!model.empty()) print_unknown_keys(model);
   if (arguments.print_config) {
     std::fputs(print_config(with_chosen_layout(config, facts)).c_str(), stdout);
     return kDone;

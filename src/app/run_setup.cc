@@ -138,6 +138,23 @@ std::string checkpoint_to_resume(const Config& config) {
   return find_latest(checkpoints_of(config)).value_or("");
 }
 
+void print_unknown_keys(const std::string& path) {
+  const std::string file = fs::is_directory(path) ? path + "/config.json" : path;
+  const std::string unknown = unknown_keys_warning(read_hf_config(path), file);
+  if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
+}
+
+void require_new_file(const std::string& option, const std::string& path) {
+  const fs::path file(path), parent = file.has_parent_path() ? file.parent_path() : ".";
+  if (fs::is_directory(file)) {
+    throw ConfigError(fmt::format("{} = {} is a directory; name a file, such as {}", option, path,
+                                  (file / "reference.safetensors").string()));
+  }
+  if (!fs::is_directory(parent)) {
+    throw ConfigError(fmt::format("{} = {}: there is no directory {}; create it", option, path, parent.string()));
+  }
+}
+
 void archive_earlier_run(const Config& config) {
   const fs::path folder = config.job.dump_folder;
   constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",     "schedule.svg", "tb",

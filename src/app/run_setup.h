@@ -48,6 +48,13 @@ std::string checkpoint_to_resume(const Config& config);
 /// neither.
 std::string model_directory(const std::string& directory);
 
+/// Warns on stderr of keys of a model's config.json that are not read. `path` is that file or its directory.
+void print_unknown_keys(const std::string& path);
+
+/// Throws ConfigError if `path`, the value of an option, cannot be written as a file: if it is a directory, or if the
+/// directory that would contain it is missing.
+void require_new_file(const std::string& option, const std::string& path);
+
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void archive_earlier_run(const Config& config);
 

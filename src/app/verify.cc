@@ -45,6 +45,7 @@ Json json_of(const ReferenceReport& report) {
           {"bounded_steps", report.bounded_steps},
           {"steps", std::move(steps)},
           {"gradients", report.gradients},
+          {"own_gradients", report.own_gradients},
           {"worst_gradient", report.worst_gradient.name},
           {"worst_gradient_relative_error", report.worst_gradient.relative_error},
           {"first_difference", report.first_difference}};
@@ -86,8 +87,8 @@ std::string reference_text(const ReferenceReport& report, const std::string& fil
     if (step.other_norm != 0) add("gradient norm", step.other_norm, step.own_norm, step.norm_error, is_bounded);
   }
   if (report.gradients > 0) {
-    rows.push_back({counted(report.gradients, "gradient"), "", "", error_text(report.worst_gradient.relative_error),
-                    error_text(report.bound)});
+    rows.push_back({fmt::format("{} of {}", report.gradients, counted(report.own_gradients, "gradient")), "", "",
+                    error_text(report.worst_gradient.relative_error), error_text(report.bound)});
   }
   std::string out =
       fmt::format("{}: another engine in {} against one device\n\n{}\n", file, report.dtype, text_table(rows));
@@ -162,7 +163,9 @@ void choose_dtype(Config& config) {
 }  // namespace
 
 int verify(const VerifyArguments& arguments) {
+  if (const std::string& file = arguments.write_reference; !file.empty()) require_new_file("--write-reference", file);
   Config config = load_run(arguments);
+  if (const std::string& from = config.model.from; !from.empty()) print_unknown_keys(from);
   const std::string dtype = config.training.dtype;
   choose_dtype(config);
   if (arguments.print_config) {

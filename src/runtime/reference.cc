@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <ranges>
@@ -42,7 +43,11 @@ std::vector<HfTensor> tensors_of(const OracleTrace& trace, const Plan& plan) {
   return hf_tensors(family_of(plan.architecture), trace.parameters);
 }
 
-double relative(double have, double want) { return std::abs(have - want) / std::abs(want); }
+// Infinite for values that are not numbers, so that they exceed every bound.
+double relative(double difference, double size) {
+  const double error = std::abs(difference) / size;
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
 
 // A file, with messages that name it.
 class ReferenceFile {
@@ -168,16 +173,17 @@ ReferenceReport compare_reference(const std::string& path, const OracleTrace& tr
     require_equal(file, name_in(step, "labels"), batch.labels);
     ReferenceStep& one = report.steps.emplace_back();
     one.own_loss = trace.losses[i], one.other_loss = file.number(name_in(step, "loss"));
-    one.loss_error = relative(one.other_loss, one.own_loss);
+    one.loss_error = relative(one.other_loss - one.own_loss, std::abs(one.own_loss));
     record(step, one.loss_error, fmt::format("the loss, {:.9g} instead of {:.9g},", one.other_loss, one.own_loss));
     if (!file.has(name_in(step, "gradient_norm"))) continue;
     one.own_norm = trace.norms[i], one.other_norm = file.number(name_in(step, "gradient_norm"));
-    one.norm_error = relative(one.other_norm, one.own_norm);
+    one.norm_error = relative(one.other_norm - one.own_norm, std::abs(one.own_norm));
     record(step, one.norm_error,
            fmt::format("the gradient norm, {:.9g} instead of {:.9g},", one.other_norm, one.own_norm));
   }
   std::map<std::string, const HfTensor*> by_name;
   const std::vector<HfTensor> tensors = tensors_of(trace, plan);
+  report.own_gradients = std::ssize(tensors);
   for (const HfTensor& tensor : tensors) by_name[tensor.name] = &tensor;
   report.worst_gradient = {.bound = report.bound, .step = 1};
   for (const std::string& name : file.gradients()) {
@@ -196,9 +202,9 @@ ReferenceReport compare_reference(const std::string& path, const OracleTrace& tr
     // A gradient that is zero but for roundings is measured by the norm of all.
     const double least = bounds.rest * trace.norms[0] / bounds.gradients;
     const double size = std::max(own.to(at::kDouble).norm().item<double>(), least);
-    const double error = (other.to(at::kDouble) - own).norm().item<double>() / size;
+    const double error = relative((other.to(at::kDouble) - own).norm().item<double>(), size);
     ++report.gradients;
-    if (report.worst_gradient.name.empty() || !(error <= report.worst_gradient.relative_error)) {
+    if (report.worst_gradient.name.empty() || error > report.worst_gradient.relative_error) {
       report.worst_gradient.name = name;
       report.worst_gradient.relative_error = error;
     }

@@ -33,6 +33,7 @@ struct ReferenceReport {
   int64_t bounded_steps = 0;         // the first steps, for which the bound holds
   std::vector<ReferenceStep> steps;
   int64_t gradients = 0;             // number of gradients that were compared
+  int64_t own_gradients = 0;         // number of gradients of the model
   Worst worst_gradient;
   std::string first_difference;      // empty if nothing differs
 };

@@ -241,7 +241,7 @@ void Trainer::validate(int64_t step) {
   if (!output_ || total.labels == 0) return;
   const SetMetrics all = metrics_of("", total);
   ValidationMetrics m{.step = step, .validation_loss = all.validation_loss, .bits_per_byte = all.bits_per_byte};
-  if (sets.size() > 1) m.sets = std::move(sets);
+  if (!sets.front().name.empty()) m.sets = std::move(sets);
   output_->validations.push_back(m);
   output_->write(m);
   output_->publish(m);

@@ -61,6 +61,7 @@ TEST_F(Reference, EqualStepsAreOk) {
   EXPECT_EQ(report.bounded_steps, 3);
   EXPECT_EQ(report.steps[2].loss_error + report.steps[2].norm_error + report.worst_gradient.relative_error, 0);
   EXPECT_GT(report.gradients, 10);
+  EXPECT_EQ(report.gradients, report.own_gradients);
   const SafetensorsFile file(path_);
   const at::Tensor positions = tensor_of_file(file.tensor("step_1.positions"), path_);
   EXPECT_EQ(positions.sizes(), tensor_of_file(file.tensor("step_1.tokens"), path_).sizes());
@@ -76,6 +77,10 @@ TEST_F(Reference, DifferencesAreFoundInTheirSteps) {
   SetUp();
   change([](auto& tensors) { tensors["step_3.gradient_norm"].fill_(NAN); });
   EXPECT_TRUE(says(compare().first_difference, {"step 3: the gradient norm, nan"}));
+  SetUp();
+  change([](auto& tensors) { tensors[kMatrix][0][0] = NAN; });
+  EXPECT_FALSE(compare().ok);
+  EXPECT_TRUE(std::isinf(compare().worst_gradient.relative_error));
   // Roundings in float32 explain more, and only the first step has a bound.
   SetUp();
   change([](auto& tensors) { tensors["step_1.loss"] *= 1 + 1e-7, tensors["step_2.loss"] *= 1.1; }, "float32");
@@ -91,6 +96,7 @@ TEST_F(Reference, SomeTensorsAreOptional) {
   const ReferenceReport report = compare();
   EXPECT_TRUE(report.ok);
   EXPECT_EQ(report.gradients, 1);
+  EXPECT_GT(report.own_gradients, 10);
 }
 
 TEST_F(Reference, BadFilesAreRefused) {
