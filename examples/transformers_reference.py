@@ -32,7 +32,7 @@ if settings.get("name", "adamw") != "adamw":
 
 model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype),
                                              attn_implementation="eager")
-model.train()
+model.eval()  # without the dropout of its config.json, as Orthant trains it
 matrices = [p for p in model.parameters() if p.dim() > 1]
 others = [p for p in model.parameters() if p.dim() <= 1]
 decay = settings["weight_decay"]

@@ -26,7 +26,7 @@ std::string idle_ranks_warning(const Plan& plan);
 std::string empty_ranks_warning(const Plan& plan);
 std::string idle_settings_warning(const Plan& plan);
 std::string family_warning(const Plan& plan);
-/// For checkpoints whose class of transformers ignores a part of their tokenizer.json.
+/// The same, if transformers will read the tokenizer of the checkpoints by other rules than those in tokenizer.json.
 std::string tokenizer_warning(const Plan& plan);
 /// The same about model.from: keys of its config.json that are not read, and weights that the seed draws instead.
 std::vector<std::string> model_from_warnings(const Plan& plan);

@@ -59,7 +59,7 @@ int measure_links(const std::string& path, double seconds) {
 
 // Starts the ranks of a group and appends their measurements.
 void measure_group(Measurements& measured, int ranks, double seconds) {
-  const ScratchFolder folder(std::filesystem::temp_directory_path() / "orthant-calibrate");
+  const ScratchFolder folder(std::filesystem::temp_directory_path() / ".orthant-calibrate");
   const std::string file = folder.path() + "/links.json";
   const int code = run_local_ranks({"orthant", "calibrate", "--links", file, "--seconds", fmt::format("{}", seconds)},
                                    ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});

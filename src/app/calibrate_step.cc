@@ -111,7 +111,7 @@ double mean_error(const Hardware& hardware, const std::vector<Step>& steps) {
 }  // namespace
 
 void fit_step(Hardware& hardware) {
-  const ScratchFolder folder(std::filesystem::temp_directory_path() / "orthant-calibrate");
+  const ScratchFolder folder(std::filesystem::temp_directory_path() / ".orthant-calibrate");
   const int64_t cores = hardware.device.shared_cores, ranks = std::max<int64_t>(2, cores - cores % 2);
   std::vector<Step> all;
   const auto measure = [&](std::vector<Step>& steps, int64_t on_ranks, Words settings, const std::string& layout = "") {

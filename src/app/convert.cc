@@ -24,6 +24,7 @@ namespace orthant {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 at::ScalarType type_named(const std::string& dtype) {
   return dtype == "float16" ? at::kHalf : dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
@@ -100,6 +101,7 @@ std::string stored_dtype(const TensorSet& set, const std::string& otherwise) {
 
 // Copies the small files that belong to a model: those of its tokenizer, its chat template, generation_config.json.
 void copy_companions(const fs::path& from, const fs::path& to) {
+  fs::create_directories(to);
   for (const auto& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename(), ending = entry.path().extension();
     const bool is_companion = ending == ".json" || ending == ".jinja" || ending == ".model" || ending == ".txt";
@@ -114,7 +116,7 @@ void copy_companions(const fs::path& from, const fs::path& to) {
     sync_file(to / name);
   }
   if (const fs::path templates = from / "additional_chat_templates"; fs::is_directory(templates)) {
-    fs::copy(templates, to / "additional_chat_templates");
+    copy_companions(templates, to / templates.filename());
   }
 }
 
@@ -137,7 +139,7 @@ void write_model(const fs::path& to, const std::function<void(const std::string&
   std::error_code error;
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  fs::permissions(unfinished.path(), static_cast<fs::perms>(0777 & ~mask));
+  fs::permissions(unfinished.path(), static_cast<fs::perms>(0777 & ~mask), fs::perm_options::add);
   fs::rename(unfinished.path(), to, error);
   if (!error) sync_directory(to.has_parent_path() ? to.parent_path().string() : ".");
   if (error && fs::exists(fs::symlink_status(to))) {
@@ -153,7 +155,7 @@ void write_model(const fs::path& to, const std::function<void(const std::string&
 
 int convert(const ConvertArguments& arguments) {
   const std::string from = model_directory(arguments.from);
-  fs::path to = arguments.to;
+  fs::path to = fs::path(arguments.to).lexically_normal();
   if (!to.has_filename()) to = to.parent_path();  // TO ends in a slash
   if (fs::exists(fs::symlink_status(to))) {
     throw ConfigError(fmt::format("TO = {} exists; name a new directory, or remove this one first", to.string()));
@@ -194,7 +196,8 @@ int convert(const ConvertArguments& arguments) {
       "{}: {} in {}, {}\nto continue this model, in the run file:\n  [model]\n  from = {}\n  "
       "[training]\n  seed_weights = false\n",
       to.string(), counted(num_parameters(config.model), "parameter"), config.torch_dtype,
-      format_bytes(static_cast<double>(converter.total_bytes())), nlohmann::json(to.string()).dump());
+      format_bytes(static_cast<double>(converter.total_bytes())),
+      Json(to.string()).dump(-1, ' ', false, Json::error_handler_t::replace));
   if (written.model_type != family.model_type) {
     fmt::print(stderr,
                "warning: config.json of {} names the type \"{}\", which transformers does not read, because "

@@ -25,6 +25,8 @@
 namespace orthant {
 namespace {
 
+using Json = nlohmann::json;
+
 at::ScalarType working_dtype(const std::string& stored) {
   return stored == "float16" ? at::kFloat : scalar_type(stored);
 }
@@ -97,15 +99,20 @@ class Generator {
                       directory, tokenizer_->vocab_size(), architecture_.vocab_size));
     }
     load_weights(directory, weights_);
-    for (size_t i = 0; i < weights_.parameters().size(); ++i) {
-      if (!at::isfinite(weights_.master(i)).all().item<bool>()) {
-        throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint", directory,
-                                    weights_.parameters()[i].name));
-      }
-    }
   }
 
   int64_t positions() const { return architecture_.max_position_embeddings; }
+
+  // Throws ConfigError for a prompt that is too long, before any text is made.
+  void require_positions(const ReadPrompt& read) const {
+    const auto begin = read.prompt.has_special_tokens ? 0 : std::ssize(tokenizer_->begin_tokens());
+    const int64_t tokens = begin + std::ssize(tokenizer_->encode(read.prompt.text));
+    if (tokens <= positions()) return;
+    throw ConfigError(
+        fmt::format("{}: the {} tokens of the prompt must be at most the model's "
+                    "max_position_embeddings = {}; shorten the prompt",
+                    read.source, tokens, positions()));
+  }
 
   // Continues the prompts together. The first one is prompt number `first` of the command.
   std::vector<GeneratedText> texts(std::span<const Prompt> prompts, int64_t first,
@@ -144,19 +151,20 @@ std::vector<GeneratedText> print_text(Generator& generator, const Prompt& prompt
 
 // Prints a JSON object for each prompt, in their order, after each batch: the object of the file with "text", "tokens"
 // and "end".
-std::vector<GeneratedText> print_objects(Generator& generator, std::vector<ReadPrompt> read, int64_t batch_size) {
+std::vector<GeneratedText> print_objects(Generator& generator, std::span<const ReadPrompt> read, int64_t batch_size) {
   std::vector<Prompt> prompts;
   for (const ReadPrompt& one : read) prompts.push_back(one.prompt);
   std::vector<GeneratedText> all;
   while (all.size() < prompts.size()) {
     const size_t first = all.size(), count = std::min(prompts.size() - first, static_cast<size_t>(batch_size));
     for (GeneratedText& made : generator.texts(std::span(prompts).subspan(first, count), static_cast<int64_t>(first))) {
-      nlohmann::ordered_json& object = read[all.size()].object;
-      object["text"] = made.text, object["tokens"] = made.tokens, object["end"] = name_of(made.end);
-      fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      std::string object = read[all.size()].object;  // as it was written, with all digits of its numbers
+      object.pop_back();                             // the closing brace
+      fmt::print("{}, \"text\": {}, \"tokens\": {}, \"end\": \"{}\"}}\n", object,
+                 Json(made.text).dump(-1, ' ', false, Json::error_handler_t::replace), made.tokens, name_of(made.end));
       all.push_back(std::move(made));
     }
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0) break;  // nobody reads the rest
   }
   return all;
 }
@@ -164,13 +172,17 @@ std::vector<GeneratedText> print_objects(Generator& generator, std::vector<ReadP
 }  // namespace
 
 int generate(const GenerateArguments& arguments) {
+  if (arguments.chat && arguments.prompt.empty() && arguments.prompt_file.empty()) {
+    throw ConfigError("--chat answers a message; write it with --prompt TEXT, or several with --prompt-file FILE");
+  }
   const std::string directory = model_directory(arguments.directory);
   Generator generator(directory, arguments);
-  std::vector<ReadPrompt> prompts = read_prompts(arguments, directory);
+  const std::vector<ReadPrompt> prompts = read_prompts(arguments, directory);
+  for (const ReadPrompt& one : prompts) generator.require_positions(one);
   const Clock::time_point start = Clock::now();
   const std::vector<GeneratedText> made = arguments.prompt_file.empty()
                                               ? print_text(generator, prompts.front().prompt)
-                                              : print_objects(generator, std::move(prompts), arguments.batch_size);
+                                              : print_objects(generator, prompts, arguments.batch_size);
   const double seconds = seconds_since(start);
   int64_t tokens = 0;
   for (const GeneratedText& text : made) tokens += text.tokens;

@@ -1,7 +1,6 @@
 // The prompts of `orthant generate`: a text or a message of its command line, or those of a file.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -10,15 +9,17 @@
 
 namespace orthant {
 
-/// A prompt, and the JSON object to which its continuation is added: a line of a .jsonl file, or {"prompt": TEXT}.
+/// A prompt with its origin.
 struct ReadPrompt {
   Prompt prompt;
-  nlohmann::ordered_json object;
+  std::string object;  // JSON, to which the continuation is added: the line of a .jsonl file, or {"prompt": TEXT}
+  std::string source;  // "--prompt", or the file and the line
 };
 
 /// The prompt of the command line, or those of its file in their order. Every line of a text file is a prompt, also an
-/// empty one. `directory` is that of the model, whose chat template writes messages. Throws ConfigError if the file has
-/// no line, and DataError with file and line for a line that has no prompt.
+/// empty one; blank lines of a .jsonl file are skipped. With --chat, a text is a message of the user. The chat template
+/// of the model in `directory` writes messages. Throws ConfigError if the file has no line or the model no template,
+/// and DataError with file and line for a line that has no prompt, or has a member "text", "tokens" or "end".
 std::vector<ReadPrompt> read_prompts(const GenerateArguments& arguments, const std::string& directory);
 
 }  // namespace orthant

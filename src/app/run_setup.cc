@@ -112,9 +112,8 @@ TrainingData open_training_data_together(const Config& config, const Rendezvous&
   if (rendezvous.rank != 0 && ours != of_rank_zero) {
     throw ConfigError(fmt::format(
         "rank {} reads other data than rank 0: its fingerprints are {}, those of rank 0 are {}; {}, data.validation "
-        "and "
-        "data.tokenizer must have the same content on every host and must not change while a run starts; copy them "
-        "from the host of rank 0, or start the run again",
+        "and data.tokenizer must have the same content on every host and must not change while a run starts; copy "
+        "them from the host of rank 0, or start the run again",
         rendezvous.rank, ours, of_rank_zero, config.locate("data.path")));
   }
   call_roll({.store = store.under("opened"),
@@ -144,11 +143,13 @@ void print_unknown_keys(const std::string& path) {
   if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
 }
 
-void require_new_file(const std::string& option, const std::string& path) {
+void require_place_for_file(const std::string& option, const std::string& path) {
   const fs::path file(path), parent = file.has_parent_path() ? file.parent_path() : ".";
   if (fs::is_directory(file)) {
-    throw ConfigError(fmt::format("{} = {} is a directory; name a file, such as {}", option, path,
-                                  (file / "reference.safetensors").string()));
+    throw ConfigError(fmt::format("{} = {} must be a file, and is a directory; name a file in it", option, path));
+  }
+  if (fs::exists(file) && !fs::is_regular_file(file)) {
+    throw ConfigError(fmt::format("{} = {} is not a regular file; name a file", option, path));
   }
   if (!fs::is_directory(parent)) {
     throw ConfigError(fmt::format("{} = {}: there is no directory {}; create it", option, path, parent.string()));

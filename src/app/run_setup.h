@@ -31,7 +31,7 @@ void require_memory(const MemoryNeed& need, const Config& config);
 /// Opens the data of a run. ConfigError if validation.freq > 0 but no document is held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress, FileReadings* readings = nullptr);
 
-/// Tells the ranks of this host what the launcher has read, so that none of them reads the files again.
+/// Gives the launcher's readings to the ranks of this host, so that none of them reads the files again.
 void share_readings(const Store& store, const FileReadings& readings);
 
 /// Collective over all ranks: rank 0 tokenizes while the others wait. Then one rank of each host reads the files,
@@ -51,9 +51,9 @@ std::string model_directory(const std::string& directory);
 /// Warns on stderr of keys of a model's config.json that are not read. `path` is that file or its directory.
 void print_unknown_keys(const std::string& path);
 
-/// Throws ConfigError if `path`, the value of an option, cannot be written as a file: if it is a directory, or if the
-/// directory that would contain it is missing.
-void require_new_file(const std::string& option, const std::string& path);
+/// Throws ConfigError if `path`, the value of an option, exists and is no regular file, or if the directory that would
+/// contain it is missing.
+void require_place_for_file(const std::string& option, const std::string& path);
 
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void archive_earlier_run(const Config& config);

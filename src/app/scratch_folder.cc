@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 #include "base/errors.h"
@@ -17,24 +17,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The descriptor of the folder's lock; negative if another process holds it, or if the folder cannot be opened.
-int try_lock(const std::string& folder) {
+// Opens the folder and locks it. Negative if another process holds the lock, or if the folder is gone. On a file system
+// without locks it returns a descriptor without one if `needs_lock` is false.
+int open_locked(const std::string& folder, bool needs_lock) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor >= 0 && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  if (descriptor >= 0) ::close(descriptor);
+  if (descriptor < 0) return -1;
+  const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0, is_taken = !is_locked && errno == EWOULDBLOCK;
+  struct stat found = {}, held = {};
+  const bool is_there = ::stat(folder.c_str(), &found) == 0 && ::fstat(descriptor, &held) == 0 &&
+                        found.st_ino == held.st_ino && found.st_dev == held.st_dev;
+  if (is_there && !is_taken && (is_locked || !needs_lock)) return descriptor;
+  ::close(descriptor);
   return -1;
 }
 
-// Removes the folders of this name whose process has ended. A young one may not have its lock yet.
+// Removes the folders of this name whose process has ended.
 void remove_stale_folders(const fs::path& parent, const std::string& name) {
-  constexpr auto kYoung = std::chrono::minutes(1);
   std::error_code ignored;  // a folder that cannot be removed does no harm
   for (fs::directory_iterator entry(parent, ignored), end; entry != end; entry.increment(ignored)) {
     const std::string found = entry->path().filename();
-    if (!found.starts_with(name + ".") || found.size() != name.size() + 7 || !entry->is_directory(ignored)) continue;
-    const auto changed = entry->last_write_time(ignored);
-    if (ignored || fs::file_time_type::clock::now() - changed < kYoung) continue;
-    const int lock = try_lock(entry->path());
+    if (!found.starts_with(name + ".") || found.size() != name.size() + 7) continue;
+    const int lock = open_locked(entry->path(), true);
     if (lock < 0) continue;
     fs::remove_all(entry->path(), ignored);
     ::close(lock);
@@ -43,22 +46,26 @@ void remove_stale_folders(const fs::path& parent, const std::string& name) {
 
 }  // namespace
 
-ScratchFolder::ScratchFolder(const fs::path& name) : path_(name.string() + ".XXXXXX") {
+ScratchFolder::ScratchFolder(const fs::path& name) {
+  ORTHANT_CHECK(name.filename().string().starts_with(".orthant-"), name.string());
   const fs::path parent = name.has_parent_path() ? name.parent_path() : ".";
   remove_stale_folders(parent, name.filename());
   std::error_code error;
   fs::create_directories(parent, error);
-  if (error || ::mkdtemp(path_.data()) == nullptr) {
-    throw DataError(fmt::format("a folder in {} cannot be created: {}; choose a place where you may write",
-                                parent.string(), error ? error.message() : std::strerror(errno)));
+  while (lock_ < 0) {  // another process may take a folder without a lock for a stale one, and remove it
+    path_ = name.string() + ".XXXXXX";
+    if (error || ::mkdtemp(path_.data()) == nullptr) {
+      throw DataError(fmt::format("a folder in {} cannot be created: {}; choose a place where you may write",
+                                  parent.string(), error ? error.message() : std::strerror(errno)));
+    }
+    lock_ = open_locked(path_, false);
   }
-  lock_ = try_lock(path_);
 }
 
 ScratchFolder::~ScratchFolder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
-  if (lock_ >= 0) ::close(lock_);
+  ::close(lock_);
 }
 
 }  // namespace orthant

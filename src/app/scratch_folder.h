@@ -6,9 +6,10 @@
 
 namespace orthant {
 
-/// A new folder, which is removed with its contents when this object is destroyed. Its name is `name`, a dot and six
-/// random characters. It has a lock, so that folders with this name that killed processes have left, also those of
-/// other containers, are recognized and removed. Throws DataError if the folder cannot be created.
+/// A new folder, which is removed with its contents when this object is destroyed. `name` is its path but for six
+/// random characters at the end; its last component begins with ".orthant-". The folder has a lock. Folders with the
+/// same name and no lock, which killed processes have left, are removed, also those of other containers. Throws
+/// DataError if the folder cannot be created.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const std::filesystem::path& name);

@@ -60,8 +60,9 @@ int tokenize(const TokenizeArguments& arguments) {
   std::string trained;
   FileReadings readings;
   if (spec.starts_with("train:")) {
-    scratch.emplace(prefix + "-tokenizer");
-    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files, format, readings);
+    scratch.emplace(std::filesystem::path(prefix).parent_path() / ".orthant-tokenizer");
+    // A folder of its own, because training locks it.
+    trained = train_sentencepiece(pieces_to_train(spec), scratch->path() + "/work", files, format, readings);
   }
   const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);
 

@@ -48,8 +48,10 @@ namespace orthant {
 namespace {
 
 std::string sample_command(const TrainArguments& arguments, const Config& config) {
-  return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate",
-                       config.job.dump_folder, "--prompt", "The"});
+  std::vector<std::string> words = {arguments.command.empty() ? "orthant" : arguments.command.front(), "generate",
+                                    config.job.dump_folder, "--prompt", "The"};
+  if (config.data.format == "chat") words.push_back("--chat");
+  return shell_quoted(words);
 }
 
 // The run file with all values, and with the layout that "auto" chooses.
@@ -289,7 +291,8 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (lost_peer && setup && !comm) wait_for_watch_to_end(*setup);
     if (lost_peer && !comm) text += describe_lost_store(rendezvous);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
-    const bool must_report = comm ? comm->abort(text) : first_to_fail(rendezvous, text);
+    // The Watch of this rank must know that the failure is its own: it would end the process for another's.
+    const bool must_report = comm ? comm->abort(text) : setup ? setup->abort(text) : first_to_fail(rendezvous, text);
     // The watches of the other ranks still read the store, so the rank that serves it must not end at once.
     end_failed(text + advice, must_report, (comm || setup) && rendezvous.serves);
   }

@@ -17,7 +17,9 @@ namespace orthant {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& doing, int error_number) {
-  throw DataError(fmt::format("{}: {}: {}", path, doing, std::strerror(error_number)));
+  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
+  throw DataError(fmt::format("{}: {}: {}{}", path, doing, std::strerror(error_number),
+                              is_full ? "; free some space, or name a folder on another disk" : ""));
 }
 
 // A file descriptor that the destructor closes. It is opened non-blocking, so that a pipe in place of a file is refused

@@ -38,6 +38,13 @@ Architecture make_architecture(const Config& config, int64_t vocab_size) {
     a.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
   }
   if (scaling == "yarn") a.rope_scaling_attention_factor = rotary_factor(a);
+  if (a.vocab_size < least_vocab_size && !config.model.from.empty()) {
+    throw ConfigError(
+        fmt::format("{}: the {} entries of {}{} must be at most the {} of the model in {}; leave out "
+                    "data.tokenizer to use the model's own",
+                    config.locate("model.vocab_size"), least_vocab_size, config.locate("data.tokenizer"),
+                    a.causal() ? "" : " with the mask token", a.vocab_size, config.model.from));
+  }
   if (a.vocab_size < least_vocab_size) {
     refuse(config, "model.vocab_size",
            fmt::format("must be 0, or at least the {} entries of the tokenizer{}", least_vocab_size,

@@ -329,14 +329,17 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
 }
 
 std::vector<int64_t> end_tokens(const HfConfig& config, int64_t otherwise) {
-  std::vector<int64_t> ids = config.eos_token_ids;
+  std::vector<int64_t> listed;
   if (!config.generation_config.empty()) {
     const Json object = parse_json(config.generation_config, kGenerationConfig);
     HfFields fields(object, kGenerationConfig);
-    const std::vector<int64_t> listed = read_end_tokens(fields);
-    if (!listed.empty()) ids = listed;
+    listed = read_end_tokens(fields);
   }
-  return ids.empty() ? std::vector<int64_t>{otherwise} : ids;
+  for (std::vector<int64_t> ids : {listed, config.eos_token_ids}) {
+    std::erase_if(ids, [](int64_t id) { return id < 0; });  // -1 stands for none
+    if (!ids.empty()) return ids;
+  }
+  return {otherwise};
 }
 
 HfConfig read_hf_config(const std::string& path) {

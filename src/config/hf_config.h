@@ -30,7 +30,8 @@ struct HfConfig {
 std::string config_json(const HfConfig& config);
 /// generation_config.json: the text that was read, or else the token ids that start and end a text.
 std::string generation_config_json(const HfConfig& config);
-/// The token ids that end a text: those of generation_config.json, or else of config.json, or else `otherwise`.
+/// The token ids that end a text: those of generation_config.json, or else of config.json, or else `otherwise`. An id
+/// of -1 stands for none.
 std::vector<int64_t> end_tokens(const HfConfig& config, int64_t otherwise);
 /// Throws DataError with file and key for a value that is missing, of the wrong type, contradictory, or not supported.
 /// Not supported: a model_type without a row in hf_family.cc; settings that its row excludes; quantized weights; rope

@@ -137,6 +137,7 @@ std::string unknown_keys_warning(const HfConfig& config, const std::string& sour
                                                       "summary_use_proj",
                                                       "suppress_tokens",
                                                       "task_specific_params",
+                                                      "resid_pdrop",
                                                       "temperature",
                                                       "tf_legacy_loss",
                                                       "tie_encoder_decoder",

@@ -103,7 +103,8 @@ std::string config_reference() {
       "# The run file\n\n"
       "A run file is TOML. Every key has a default, so a run file holds only what differs. Any key can also be set on\n"
       "the command line, which beats the file: `orthant train run.toml --training.steps 20 run.ranks=2`; `-` and `_`\n"
-      "are the same in keys, lists are written `a,b`, and `--metrics.no-enable-tensorboard` turns a flag off.\n"
+      "are the same in keys, lists are written `a,b`, and `--metrics.no-enable-tensorboard` turns a flag off. A table\n"
+      "as the value, such as that of `data.validation`, can only be in the file.\n"
       "`--print-config` shows the effective values and where each came from. Unknown keys are errors.\n\n"
       "This page is printed by `orthant reference`; the table it is made from is `src/config/table.cc`.\n";
   for (const std::string& section : config_sections()) {

@@ -296,8 +296,9 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"lr_scheduler", "learning rate over the run"},
     {"validation", "loss on held-out documents"},
     {"metrics",
-     "progress and event files; mfu: model FLOPs / those of products on this CPU, or of the GPU's peak; exposed "
-     "communication (exposed comm; communication_seconds in metrics.jsonl): time that rank 0 waits for messages"},
+     "progress and event files; mfu: model FLOPs / those of products on this CPU, timed for 30 ms at the start (other "
+     "work on the CPU at that time makes mfu too high), or of the GPU's peak; exposed communication (exposed comm; "
+     "communication_seconds in metrics.jsonl): time that rank 0 waits for messages"},
     {"checkpoint", "saved training state"},
     {"parallelism",
      "degrees of the mesh; at most one may be -1, which takes the remaining ranks; other keys of a degree that is 1 "

@@ -191,6 +191,14 @@ ChatTemplate::ChatTemplate(const std::string& file, const std::string& tokenizer
     templates = templates_of(config, config_file.string());
     if (!templates.empty()) file_ = config_file.string();
   }
+  const fs::path more = folder / "additional_chat_templates";
+  if (file.empty() && has_folder && fs::is_directory(more)) {
+    for (const auto& entry : fs::directory_iterator(more)) {
+      if (entry.path().extension() != ".jinja") continue;
+      templates[entry.path().stem().string()] = read_file(entry.path().string());
+      if (file_.empty()) file_ = entry.path().string();
+    }
+  }
   try {
     templates_ = templates.dump();
     special_tokens_ = special_tokens(config).dump();
@@ -207,6 +215,7 @@ ChatTemplate ChatTemplate::of_directory(const std::string& directory) {
 std::vector<OrderedJson> ChatTemplate::answers(const std::vector<Conversation>& conversations, bool are_prompts) const {
   std::string input = fmt::format(R"({{"templates": {}, "special_tokens": {}}})", templates_, special_tokens_) + "\n";
   for (const Conversation& one : conversations) {
+    ORTHANT_CHECK(!one.messages.empty(), one.source);
     if (file_.empty()) {
       throw DataError(one.source +
                       " holds messages, which need a chat template, but the folder of the tokenizer has none; name a "
@@ -221,7 +230,9 @@ std::vector<OrderedJson> ChatTemplate::answers(const std::vector<Conversation>& 
   const ProgramResult result = run_program({"python3", "-c", kRenderer}, input, "", hint);
   const std::vector<std::string> lines = split(result.output, '\n');
   if (result.exit_code != 0 || lines.size() < conversations.size()) {
-    throw ConfigError(fmt::format("python3 could not render {}: {}; {}", file_, trim(result.errors), hint));
+    const std::string reason(trim(result.errors));
+    throw ConfigError(fmt::format("python3 could not render {}: {}; {}", file_,
+                                  reason.empty() ? fmt::format("it ended with {}", result.exit_code) : reason, hint));
   }
   std::vector<OrderedJson> answers;
   for (size_t i = 0; i < conversations.size(); ++i) {
@@ -277,9 +288,10 @@ uint64_t ChatTemplate::fingerprint() const {
 }
 
 Conversation conversation_of(const OrderedJson& messages, const std::string& tools, const std::string& source) {
-  if (!is_list_of_messages(messages)) {
+  if (!is_list_of_messages(messages) || messages.empty()) {
     throw DataError(source + " must have a list of messages with a \"role\" each as \"messages\"");
   }
+  if (!tools.empty() && !tools.starts_with('[')) throw DataError(source + " must have a list as \"tools\"");
   return {.prompt = {}, .completion = {}, .messages = messages.dump(), .tools = tools, .source = source};
 }
 

@@ -31,9 +31,9 @@ struct ChatText {
 class ChatTemplate {
  public:
   /// Reads the template FILE.jinja. If `file` is empty, reads chat_template.jinja, or else the templates in
-  /// tokenizer_config.json, from the folder of the tokenizer FILE. Texts of special tokens, such as bos_token, are
-  /// those of that tokenizer_config.json. Throws ConfigError for a file that does not exist, and DataError for a
-  /// damaged one.
+  /// tokenizer_config.json, and those in additional_chat_templates/, from the folder of the tokenizer FILE. Texts of
+  /// special tokens, such as bos_token, are those of that tokenizer_config.json. Throws ConfigError for a file that
+  /// does not exist, and DataError for a damaged one.
   ChatTemplate(const std::string& file, const std::string& tokenizer);
   /// The template that belongs to the tokenizer of a model's directory. Throws as the constructor does.
   static ChatTemplate of_directory(const std::string& directory);
@@ -44,8 +44,8 @@ class ChatTemplate {
   /// the line if the template fails for a conversation, or if there is none, and ConfigError without python3 or jinja2.
   std::vector<ChatText> render(const std::vector<Conversation>& conversations) const;
 
-  /// The text with which each conversation asks for its next message: what the template writes for it with
-  /// add_generation_prompt. Throws as render() does, also for a pair of texts.
+  /// For conversations with messages: the text of each with the beginning of the next answer (add_generation_prompt).
+  /// Throws as render() does.
   std::vector<std::string> prompts(const std::vector<Conversation>& conversations) const;
 
   /// The template; of several in one tokenizer_config.json, the one named "default". Empty if there is none.
@@ -63,8 +63,8 @@ class ChatTemplate {
   std::string special_tokens_;  // JSON: name and text of each
 };
 
-/// The conversation of a JSON list of messages, which may end with any role. `tools` is JSON, or empty. Throws
-/// DataError, with the source, if `messages` is something else.
+/// The conversation of a JSON list of messages, which may end with any role. `tools` is a JSON list, or empty. Throws
+/// DataError, with the source, if one of the two is something else.
 Conversation conversation_of(const nlohmann::ordered_json& messages, const std::string& tools,
                              const std::string& source);
 

@@ -178,6 +178,12 @@ class HuggingFaceTokenizer final : public Tokenizer {
         companions_.emplace_back(name, read_file(companion.string()));
       }
     }
+    const fs::path templates = path.parent_path() / "additional_chat_templates";
+    std::error_code ignored;  // the folder is optional
+    for (fs::directory_iterator entry(templates, ignored), end; entry != end; entry.increment(ignored)) {
+      const std::string name = templates.filename() / entry->path().filename();
+      if (name.ends_with(".jinja")) companions_.emplace_back(name, read_file(entry->path().string()));
+    }
   }
 
   std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
@@ -218,6 +224,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       Json config = name == "tokenizer_config.json" ? parse_sorted_json(bytes, name, LargeIntegers::kToFloat) : Json();
       const bool lacks_end = config.is_object() && optional_member(config, "eos_token") == nullptr;
       if (lacks_end) config["eos_token"] = end_of_text_name_;
+      fs::create_directories((fs::path(directory) / name).parent_path());
       write_file(fs::path(directory) / name, lacks_end ? config.dump(2) + "\n" : bytes);
     }
   }

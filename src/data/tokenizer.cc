@@ -102,10 +102,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
 
 std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory) {
   const fs::path model = fs::path(directory) / "tokenizer.model", json = fs::path(directory) / "tokenizer.json";
-  if (fs::is_regular_file(model)) return load_sentencepiece(model);
-  if (!fs::is_regular_file(json))
-    throw ConfigError(directory + ": this directory has no tokenizer (neither tokenizer.model nor tokenizer.json)");
-  return load_json(json);
+  if (fs::is_regular_file(json)) return load_json(json);
+  if (!fs::is_regular_file(model))
+    throw ConfigError(directory + ": this directory has no tokenizer (neither tokenizer.json nor tokenizer.model)");
+  return load_sentencepiece(model);
 }
 
 }  // namespace orthant

@@ -56,7 +56,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
                                           FileReadings* readings = nullptr);
 /// The N of "train:N". Throws ConfigError if it is not a number or out of range.
 int64_t pieces_to_train(const std::string& spec);
-/// The tokenizer that save() wrote to a directory. Throws ConfigError if there is none.
+/// The tokenizer of a model's directory: its tokenizer.json, or else its tokenizer.model. Throws ConfigError without
+/// one.
 std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory);
 
 /// The byte tokenizer: ids 0..255 are bytes, 256 is end-of-text.

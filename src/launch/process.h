@@ -51,7 +51,8 @@ class ProcessWatcher {
   std::map<std::string, int> watched_;
 };
 
-/// Returns a text that is equal in all processes of a host until the host starts again, and differs on other hosts.
+/// Returns a text that is equal in all processes of a host until the host starts again, and differs on other hosts. On
+/// a system that does not state one, it is the name of the host.
 std::string boot_id();
 
 /// Identifies the parent of this process. It is equal for all ranks that one local launcher started, and differs for

@@ -55,6 +55,7 @@ struct Banner {
   int64_t parameters = 0;
   std::string data = {};  // "jargon.txt.gz, 1.6M training tokens, byte tokenizer"
   int64_t tokens = 0;     // of the whole run
+  bool has_padding = false;  // true if they include padding
   double epochs = 0;      // passes over the data in these tokens
   int64_t steps = 0;
   std::string batch = {};  // "32 sequences of 256 tokens, microbatches of 4"

@@ -133,10 +133,11 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("model", {b.model});
   add("parameters", {or_nothing(b.parameters > 0, grouped(b.parameters))});
   add("data", {b.data});
-  add("this run", {or_nothing(b.steps > 0, counted(b.steps, "step")),
-                   or_nothing(b.tokens > 0, format_count(static_cast<double>(b.tokens)) + " tokens"),
-                   b.epochs >= 0.01 ? fmt::format("{:.2f} epochs", b.epochs)
-                                    : or_nothing(b.epochs > 0, "under 0.01 epochs")});
+  add("this run",
+      {or_nothing(b.steps > 0, counted(b.steps, "step")),
+       or_nothing(b.tokens > 0,
+                  format_count(static_cast<double>(b.tokens)) + (b.has_padding ? " tokens with padding" : " tokens")),
+       b.epochs >= 0.01 ? fmt::format("{:.2f} epochs", b.epochs) : or_nothing(b.epochs > 0, "under 0.01 epochs")});
   add("batch", {b.batch});
   add("mesh", {b.mesh, or_nothing(b.ranks > 0, counted(b.ranks, "rank"))});
   add("device", {b.device, or_nothing(b.threads_per_rank > 0, counted(b.threads_per_rank, "thread") + " a rank"),

@@ -69,6 +69,17 @@ class ReferenceFile {
     while (has(name_in(steps + 1, "loss"))) ++steps;
     return steps;
   }
+  // A tensor of a step after the last one that has a loss.
+  std::optional<std::string> tensor_after(int64_t steps) const {
+    for (const TensorInfo& tensor : file_.tensors()) {
+      if (!tensor.name.starts_with("step_")) continue;
+      const std::string number = tensor.name.substr(5, tensor.name.find('.') - 5);
+      const bool is_number =
+          !number.empty() && number.size() < 10 && number.find_first_not_of("0123456789") == number.npos;
+      if (is_number && std::stoll(number) > steps) return tensor.name;
+    }
+    return std::nullopt;
+  }
   std::string dtype() const {
     const auto found = file_.metadata().find("dtype");
     const std::string dtype = found == file_.metadata().end() ? "float32" : found->second;
@@ -150,8 +161,13 @@ void write_reference(const std::string& path, const OracleTrace& trace, const Pl
 
 int64_t reference_steps(const std::string& path) {
   const ReferenceFile file(path);
-  if (const int64_t steps = file.steps()) return steps;
-  throw DataError(fmt::format("{}: there is no step_1.loss; docs/verify.md lists the tensors", path));
+  const int64_t steps = file.steps();
+  if (steps == 0) throw DataError(fmt::format("{}: there is no step_1.loss; docs/verify.md lists the tensors", path));
+  if (const auto later = file.tensor_after(steps)) {
+    throw DataError(fmt::format("{}: there is {}, but no {}; every step needs its loss", path, printable(*later),
+                                name_in(steps + 1, "loss")));
+  }
+  return steps;
 }
 
 ReferenceReport compare_reference(const std::string& path, const OracleTrace& trace, const Plan& plan,
@@ -175,6 +191,14 @@ ReferenceReport compare_reference(const std::string& path, const OracleTrace& tr
     one.own_loss = trace.losses[i], one.other_loss = file.number(name_in(step, "loss"));
     one.loss_error = relative(one.other_loss - one.own_loss, std::abs(one.own_loss));
     record(step, one.loss_error, fmt::format("the loss, {:.9g} instead of {:.9g},", one.other_loss, one.own_loss));
+    if (const std::string name = name_in(step, "learning_rate"); file.has(name)) {
+      constexpr double kEqualRates = 1e-6;  // a rate may be stored in float32
+      const double own = learning_rate_of(plan.config, step), other = file.number(name);
+      if (report.first_difference.empty() && relative(other - own, own) > kEqualRates && other != own) {
+        report.first_difference =
+            fmt::format("step {}: the learning rate is {:.9g} instead of {:.9g}", step, other, own);
+      }
+    }
     if (!file.has(name_in(step, "gradient_norm"))) continue;
     one.own_norm = trace.norms[i], one.other_norm = file.number(name_in(step, "gradient_norm"));
     one.norm_error = relative(one.other_norm - one.own_norm, std::abs(one.own_norm));

@@ -27,9 +27,10 @@ std::string describe_tokenizer(const Config& config) {
 
 std::string describe_data(const Config& config, const TrainingData& data) {
   const auto& paths = config.data.path;
-  return fmt::format("{}{}, {} training tokens, {}", paths.front(),
-                     paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : "",
-                     format_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
+  return fmt::format(
+      "{}{}, {} {}, {}", paths.front(), paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : "",
+      format_count(static_cast<double>(data.train.num_tokens())),
+      config.data.format == "chat" ? "tokens of conversations" : "training tokens", describe_tokenizer(config));
 }
 
 }  // namespace
@@ -42,8 +43,11 @@ Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOpti
   b.parameters = plan.num_parameters();
   b.data = describe_data(c, data);
   b.tokens = c.training.steps * plan.tokens_per_step();
-  b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
-             static_cast<double>(data.train.num_samples());
+  b.has_padding = c.data.format == "chat";
+  if (c.data.weights.empty()) {  // the datasets of a blend have different numbers of epochs
+    b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
+               static_cast<double>(data.train.num_samples());
+  }
   b.steps = c.training.steps;
   b.batch = fmt::format("{} of {}, microbatches of {}", counted(c.training.global_batch_size, "sequence"),
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);

@@ -204,7 +204,14 @@ void load_weights(const std::string& directory, Weights& weights) {
   const HfFiles files(set, directory, *find_family(read_hf_config(directory).model.architecture), parameters);
   files.check_model();
   std::vector<at::Tensor> shards;
-  for (size_t p = 0; p < parameters.size(); ++p) shards.push_back(shard_of(parameters[p], files.parameter(p)));
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor whole = files.parameter(p);
+    if (!at::isfinite(whole).all().item<bool>()) {
+      throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint or another copy",
+                                  directory, parameters[p].name));
+    }
+    shards.push_back(shard_of(parameters[p], whole));
+  }
   for (size_t p = 0; p < shards.size(); ++p) weights.set(p, shards[p]);
 }
 

@@ -31,6 +31,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
                        Verify verify);
 
 /// Loads only weights, from a Hugging Face directory in the form of its own family, into masters and working values.
+/// Throws DataError, also for values that are not finite.
 void load_weights(const std::string& directory, Weights& weights);
 
 /// Sets the weights before step 1. They come from model.from if that is set and training.seed_weights is false;

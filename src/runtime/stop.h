@@ -1,6 +1,7 @@
-// Requests to stop a run: SIGINT, SIGTERM, SIGUSR1 (a launcher's notice), and SIGHUP unless it is ignored. A process
-// starts in the exit mode. train_rank() changes to the recording mode before it connects to the other ranks. A recorded
-// signal reaches all ranks with the statistics of the next step, so all stop after the same step.
+// Requests to stop a run, or another command that must tidy up: SIGINT, SIGTERM, SIGUSR1 (a launcher's notice), and
+// SIGHUP unless it is ignored. A process starts in the exit mode. train_rank() changes to the recording mode before it
+// connects to the other ranks. A recorded signal reaches all ranks with the statistics of the next step, so all stop
+// after the same step.
 #pragma once
 
 #include <string>

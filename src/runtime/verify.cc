@@ -109,8 +109,9 @@ class Findings {
     record_difference(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
-  void tensor(Worst VerifyReport::*worst, int64_t step, int rank, size_t index, const ParameterInfo& info,
-              double error) {
+  // bound: of this error; at least that of all tensors.
+  void tensor(Worst VerifyReport::* worst, int64_t step, int rank, size_t index, const ParameterInfo& info,
+              double error, double bound) {
     const std::lock_guard lock(mutex_);
     const bool gradient = worst == &VerifyReport::gradients;
     Worst& w = report_.*worst;
@@ -118,11 +119,12 @@ class Findings {
       double& of_this = report_.gradient_errors[info.name];
       of_this = std::max(of_this, error);
     }
-    if (w.name.empty() || error > w.relative_error) {
-      w = {info.name, error, w.bound, step, rank};
+    const auto share = [](double of, double most) { return most > 0 ? of / most : of; };
+    if (w.name.empty() || share(error, bound) > share(w.relative_error, w.bound)) {
+      w = {info.name, error, bound, step, rank};
     }
     const std::string layer = info.is_matrix() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
-    record_difference(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
+    record_difference(error, bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
                       fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
 
@@ -175,13 +177,15 @@ double least_gradient(const OracleTrace& oracle, const at::Tensor& of_oracle, co
   return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
 }
 
-// How many rounding errors of one device a layout's gradient may differ from that device's. The two errors are
-// independent, and a layout rounds up to twice as often: a factor of sqrt(3) on average. The rest is for chance.
+// How many rounding errors of one device a layout's gradient may differ from that device's; docs/derivations.md.
 constexpr double kRoundingErrors = 3;
+// As a share of the gradient: a mistake such as a mean in place of a sum is larger.
+constexpr double kLargestRounding = 0.3;
 
-// Runs the oracle's steps in float32, each from the rounded weights that the oracle began it with.
-std::vector<std::vector<double>> rounding_errors(const Plan& oracle, const TrainingData& data,
-                                                 const OracleTrace& trace) {
+// Measures OracleTrace::rounding_errors. Runs the oracle's steps in float32, each from the rounded weights that the
+// oracle began it with.
+std::vector<std::vector<double>> measure_rounding_errors(const Plan& oracle, const TrainingData& data,
+                                                         const OracleTrace& trace, const StepProgress& progress) {
   Config config = oracle.config;
   config.training.dtype = "float32";
   const Plan plan = make_plan(config, oracle.facts);
@@ -191,6 +195,10 @@ std::vector<std::vector<double>> rounding_errors(const Plan& oracle, const Train
     Session session(plan, data.train, comm);
     Weights& weights = session.weights();
     load_first_weights(plan, weights);
+    const auto report = [&](size_t done) {
+      if (progress) progress("one device in float32", static_cast<int64_t>(done), std::ssize(errors));
+    };
+    report(0);
     for (size_t i = 0; i < errors.size(); ++i) {
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         const ParameterInfo& held = weights.parameters()[p];
@@ -200,9 +208,11 @@ std::vector<std::vector<double>> rounding_errors(const Plan& oracle, const Train
       session.gradients(static_cast<int64_t>(i) + 1, {});
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         const at::Tensor rounded = part_of(trace, trace.gradients[i], weights.parameters()[p]);
-        const at::Tensor error = (weights.gradient(p) - rounded).to(at::kDouble);
-        errors[i].push_back(error.square().mean().sqrt().item<double>());
+        const double error =
+            at::linalg_vector_norm(weights.gradient(p) - rounded, 2, {}, false, at::kDouble).item<double>();
+        errors[i].push_back(error / std::sqrt(static_cast<double>(std::max<int64_t>(1, rounded.numel()))));
       }
+      report(i + 1);
     }
   });
   return errors;
@@ -245,7 +255,9 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       report(step);
     }
   });
-  if (one.config.training.dtype == "bfloat16") trace.rounding_errors = rounding_errors(one, data, trace);
+  const bool is_compared = plan.mesh.size() > 1 || plan.config.run.device == "cuda";
+  if (is_compared && one.config.training.dtype == "bfloat16")
+    trace.rounding_errors = measure_rounding_errors(one, data, trace, progress);
   return trace;
 }
 
@@ -301,14 +313,17 @@ class ComparedRank {
     const double rest = bounds_.rest * oracle_.norms[i] / bounds_.gradients;
     const double column = free_running_ ? 0 : least_gradient(oracle_, oracle_.gradients[i], parameters(), p);
     const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
-    double rounding = 0;
+    const double least = std::max(rest, column);
+    double bound = bounds_.gradients;
     if (!oracle_.rounding_errors.empty()) {
+      const double size = want.to(at::kDouble).norm().item<double>();
       const double of_element = oracle_.rounding_errors[i][index_in(oracle_, parameters()[p])];
-      rounding = kRoundingErrors * of_element * std::sqrt(static_cast<double>(want.numel())) / bounds_.gradients;
+      const double error = kRoundingErrors * of_element * std::sqrt(static_cast<double>(want.numel()));
+      if (size > least) bound = std::max(bound, std::min(error / size, kLargestRounding));
     }
     const TrafficTable before = comm_.traffic();
     findings_.tensor(&VerifyReport::gradients, step_, comm_.rank(), p, parameters()[p],
-                     relative(session_.gradient_shard(p), want, std::max({rest, column, rounding})));
+                     relative(session_.gradient_shard(p), want, least), bound);
     add(compared_, traffic_since(before, comm_.traffic()));
     if (!free_running_) weights.owned_gradient(p).copy_(weights.owned_part_of_shard(want, p));
   }
@@ -316,9 +331,10 @@ class ComparedRank {
   void compare_weights(int64_t step) {
     const at::Tensor& want = oracle_.weights[static_cast<size_t>(step - 1)];
     for (size_t p = 0; p < parameters().size(); ++p) {
-      findings_.tensor(&VerifyReport::weights, step, comm_.rank(), p, parameters()[p],
-                       relative(session_.master_shard(p), part_of(oracle_, want, parameters()[p]),
-                                least_weight(want, p)));
+      findings_.tensor(
+          &VerifyReport::weights, step, comm_.rank(), p, parameters()[p],
+          relative(session_.master_shard(p), part_of(oracle_, want, parameters()[p]), least_weight(want, p)),
+          bounds_.weights);
     }
   }
 

@@ -15,11 +15,12 @@
 
 namespace orthant {
 
-/// The tensor with the largest relative error over all steps and ranks: |layout - oracle| / |oracle|, in Euclidean
+/// The tensor with the largest relative error of all steps and ranks: |layout - oracle| / |oracle|, in Euclidean
 /// norms. The denominator of a gradient has a lower bound, so that the rounding error of a gradient that is
 /// mathematically zero (RoundingBounds::rest) stays within the bound. In less than float64, the gradient of a bias has
-/// another lower bound: the root mean square of the column norms of its matrix's gradient. In bfloat16, errors of up to
-/// kRoundingErrors times the oracle's own rounding error stay within the bound too.
+/// another lower bound: the root mean square of the column norms of its matrix's gradient. In bfloat16, the bound of a
+/// gradient is at least three times the oracle's own rounding error, but not more than 30 %. `bound` is that of this
+/// tensor, and the tensor is the one with the largest error relative to its bound.
 struct Worst {
   std::string name;
   double relative_error = 0;
@@ -52,7 +53,8 @@ struct OracleTrace {
   std::vector<double> losses, norms;
   std::vector<at::Tensor> gradients, weights;
   // In bfloat16, by step and parameter: the root mean square over its elements of the rounding errors of the gradient,
-  // which are its differences from the gradient in float32 from the same weights. Empty in other dtypes.
+  // which are its differences from the gradient in float32 from the same weights. Empty in other dtypes, and for a plan
+  // of one CPU rank.
   std::vector<std::vector<double>> rounding_errors;
   // By step, then in the order of Optimizer::state(), then by parameter; undefined if it has no such state.
   std::vector<std::vector<std::vector<at::Tensor>>> optimizer_state;

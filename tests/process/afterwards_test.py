@@ -64,11 +64,18 @@ class Generate(ProcessTest):
         (self.folder / "both.jsonl").write_text('{"prompt": "a", "messages": []}\n')
         (self.folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
         (self.folder / "long.txt").write_text("a\n" + "b" * 129)
-        for file, *words in (("blank.txt", "is empty"), ("bad.jsonl", "line 2", "prompt"),
+        for file, *words in (("blank.txt", "is empty"), ("bad.jsonl", "line 2", "\"text\" must not be a member"),
                              ("chat.jsonl", "has no chat template", "chat_template.jinja"),
                              ("role.jsonl", "line 1", "\"role\""), ("both.jsonl", "line 1", "either"), ("none.txt", "none.txt"),
-                             ("long.txt", "the 129 tokens of prompt 2", "max_position_embeddings = 128")):
+                             ("long.txt", "long.txt: line 2: the 129 tokens of the prompt", "max_position_embeddings = 128")):
             self.assert_says(self.orthant("generate", "run", "--prompt-file", file), 1, *words)
+        (self.folder / "none.jsonl").write_text('{"id": 1}\n')
+        (self.folder / "five.jsonl").write_text('{"prompt": 5}\n')
+        os.mkfifo(self.folder / "pipe.jsonl")
+        for file, *words in (("none.jsonl", "line 1", "prompt"), ("five.jsonl", "must be a text or a list of messages"),
+                             ("pipe.jsonl", "not a regular file")):
+            self.assert_says(self.orthant("generate", "run", "--prompt-file", file), 1, *words)
+        self.assert_says(self.orthant("generate", "run", "--chat"), 1, "--chat", "--prompt")
         self.assertEqual(self.generate("--prompt-file", "blank.txt").code, 2)  # together with --prompt
         self.assertEqual(self.generate("--batch-size", "2").code, 2)  # without a file of prompts
 
@@ -83,11 +90,11 @@ class Generate(ProcessTest):
         want = self.orthant("generate", "run", "--prompt", written, *options).out.removeprefix(written)
         self.assertEqual(self.generate("--chat", *options[2:]).out, want)
         message = [{"role": "user", "content": "The red door"}]
-        (self.folder / "chat.jsonl").write_text(json.dumps({"id": 7, "messages": message}) + "\n"
+        (self.folder / "chat.jsonl").write_text(json.dumps({"id": 7, "messages": message}).replace("7", "12345678901234567890123") + "\n"
                                                 + json.dumps({"prompt": written}) + "\n")
         made = [json.loads(line) for line in self.orthant("generate", "run", "--prompt-file", "chat.jsonl", *options)
                 .out.splitlines()]
-        self.assertEqual(made[0], {"id": 7, "messages": message, "text": want[:-1], "tokens": 20, "end": "max_new_tokens"})
+        self.assertEqual(made[0], {"id": 12345678901234567890123, "messages": message, "text": want[:-1], "tokens": 20, "end": "max_new_tokens"})
         self.assertEqual(made[1]["text"] + "\n", want)
 
     def test_a_continued_model_keeps_its_end_tokens(self):

@@ -240,7 +240,7 @@ class Programs(ProcessTest):
         running = self.start([ORTHANT, *arguments], {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
 
         def started():
-            return [path for path in self.folder.glob("out-tokenizer.tmp*/*.tmp*/pid") if path.read_text().endswith("\n")]
+            return [path for path in self.folder.glob(".orthant-tokenizer.*/work/*.tmp*/pid") if path.read_text().endswith("\n")]
 
         running.until(started, "spm_train")
         pid = int(started()[0].read_text())
@@ -255,9 +255,11 @@ class Programs(ProcessTest):
 
         wait_until(lambda: not lives(), f"end of {pid}")
         self.assertTrue(started())  # the temporary folder is left, because a killed program cannot remove it
+        (self.folder / "out-tokenizer.backup").mkdir()  # a folder of the user
         result = self.orthant(*arguments)
         self.assertEqual(result.code, 0, result)
-        self.assertEqual(list(self.folder.glob("*.tmp*")), [])
+        self.assertEqual(list(self.folder.glob("*.tmp*")) + list(self.folder.glob(".orthant*")), [])
+        self.assertTrue((self.folder / "out-tokenizer.backup").exists())
 
 
 class Numbers(ProcessTest):

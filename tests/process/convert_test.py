@@ -151,18 +151,31 @@ class Convert(ProcessTest):
 
     def test_the_remains_of_killed_processes_are_removed(self):
         """An old folder without a lock is removed. A locked one belongs to a process, perhaps of another container."""
-        remains, used, young = (self.folder / f".orthant-convert.{name}" for name in ("remain", "locked", "young1"))
-        for folder in (remains, used, young):
+        remains, used = (self.folder / f".orthant-convert.{name}" for name in ("remain", "locked"))
+        for folder in (remains, used):
             folder.mkdir()
             (folder / "model.safetensors").write_text("part of a model")
-        for folder in (remains, used):
-            os.utime(folder, (0, 0))
         descriptor = os.open(used, os.O_RDONLY)
         self.addCleanup(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self.convert_well("run", "n" * 250)
-        self.assertEqual([folder.exists() for folder in (remains, used, young)], [False, True, True])
+        self.assertEqual([folder.exists() for folder in (remains, used)], [False, True])
+
+    def test_names_of_the_target(self):
         self.assertEqual(self.orthant("convert", "run", "").code, 2)
+        self.assert_says(self.orthant("convert", "run", "run/checkpoints/./step-000009"), 1, "name of a checkpoint")
+        for name in ("a/.", "b/../c/", "d\u00e9", "\udcff"):  # the last is no UTF-8
+            self.convert_well("run", name)
+        self.assertTrue((self.folder / "a/model.safetensors").exists() and (self.folder / "c/config.json").exists())
+
+    def test_templates_are_copied(self):
+        more = self.latest() / "additional_chat_templates"
+        more.mkdir()
+        (more / "tool_use.jinja").write_text("tools")
+        more.chmod(0o555)
+        self.addCleanup(more.chmod, 0o755)
+        self.convert_well("run", "to")
+        self.assertEqual((self.folder / "to/additional_chat_templates/tool_use.jinja").read_text(), "tools")
 
 
 class LongConvert(ProcessTest):

@@ -167,6 +167,16 @@ class ByHand(ProcessTest):
             self.assertIn(part, messages[0])
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
+    def test_a_rank_that_cannot_open_its_data_says_so(self):
+        """Rank 0 fails while the other ranks wait for it, and a Watch already runs in each of them."""
+        (self.folder / "empty.txt").write_text("")
+        for ranks in (2, 3):
+            results = self.by_hand(*[["data.validation=empty.txt"]] * ranks)
+            self.assertEqual([one.code for one in results], [1] * ranks)
+            messages = [message for one in results for message in one.errors()]
+            self.assertEqual(len(messages), 1, results)
+            self.assertIn("empty.txt", messages[0])
+
     def test_ranks_with_unreadable_run_file(self):
         results = self.by_hand(["training.seq_len=500"], ["training.seq_len=500"], ["training.seq_len=500"])
         self.assertEqual([result.code for result in results], [1, 1, 1], results[0])

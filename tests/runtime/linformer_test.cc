@@ -192,9 +192,9 @@ TEST(LinformerRuns, VerifyAcceptsThemAndSeesProjectionsReducedOverTheRing) {
 
 // With few keys, the gradients of queries and keys are small differences. Without the oracle's own rounding errors,
 // verify refused some of these layouts.
-TEST(LinformerRuns, VerifyKnowsTheRoundingErrorsOfFewKeys) {
+TEST(LinformerRuns, VerifyAllowsTheRoundingErrorsOfFewKeys) {
   auto keys = kModel;
-  keys.insert(keys.end(), {"training.dtype=bfloat16", "model.linformer_length=2", "model.initializer_range=0.2"});
+  keys.insert(keys.end(), {"training.dtype=bfloat16", "model.linformer_length=2"});
   const TinyRun run(keys);
   int beyond_the_bound = 0;
   for (const int seed : {1, 2, 3, 4}) {
@@ -202,7 +202,16 @@ TEST(LinformerRuns, VerifyKnowsTheRoundingErrorsOfFewKeys) {
     OracleTrace oracle = trace_oracle(plan, run.data(), 2);
     const VerifyReport right = verify_against(oracle, plan, run.data());
     EXPECT_TRUE(right.ok) << seed << ": " << right.first_difference;
-    EXPECT_FALSE(verify_with_fault(plan, run.data(), 1, Fault::stray_mean).ok) << seed;
+    const auto halved = [](const Plan& own, Comm& comm) {
+      SessionParts parts = session_parts(own, comm);
+      // The matrix of queries, keys and values.
+      parts.primitives = with_scaled_matrix_gradients(std::move(parts.primitives), [&own](const Weight& weight) {
+        const size_t first = weight.owner->flat().members[static_cast<size_t>(weight.index)].first;
+        return own.parameters[first].name.find("self_attn.q_proj") == std::string::npos ? 1.0 : 0.5;
+      });
+      return parts;
+    };
+    EXPECT_FALSE(verify_against(oracle, plan, run.data(), {}, halved).ok) << seed;
     oracle.rounding_errors.clear();
     if (!verify_against(oracle, plan, run.data()).ok) ++beyond_the_bound;
   }

@@ -81,6 +81,9 @@ TEST_F(Reference, DifferencesAreFoundInTheirSteps) {
   change([](auto& tensors) { tensors[kMatrix][0][0] = NAN; });
   EXPECT_FALSE(compare().ok);
   EXPECT_TRUE(std::isinf(compare().worst_gradient.relative_error));
+  SetUp();
+  change([](auto& tensors) { tensors["step_2.learning_rate"] *= 2; });
+  EXPECT_TRUE(says(compare().first_difference, {"step 2: the learning rate is "}));
   // Roundings in float32 explain more, and only the first step has a bound.
   SetUp();
   change([](auto& tensors) { tensors["step_1.loss"] *= 1 + 1e-7, tensors["step_2.loss"] *= 1.1; }, "float32");
@@ -117,6 +120,8 @@ TEST_F(Reference, BadFilesAreRefused) {
   SetUp();
   change([](auto&) {}, "float8");
   EXPECT_TRUE(says(refusal(), {"dtype = \"float8\" must be float32"}));
+  change([](auto& tensors) { tensors.erase("step_2.loss"); });
+  EXPECT_TRUE(says(message_of<DataError>([&] { reference_steps(path_); }), {"there is \"step_2.", "no step_2.loss"}));
   change([](auto& tensors) { tensors.erase("step_1.loss"); });
   EXPECT_TRUE(says(message_of<DataError>([&] { reference_steps(path_); }), {"no step_1.loss", "docs/verify.md"}));
 }
