@@ -164,7 +164,7 @@ std::vector<GeneratedText> print_objects(Generator& generator, std::span<const R
                  Json(made.text).dump(-1, ' ', false, Json::error_handler_t::replace), made.tokens, name_of(made.end));
       all.push_back(std::move(made));
     }
-    if (std::fflush(stdout) != 0) break;  // nobody reads the rest
+    if (std::fflush(stdout) != 0) break;  // the reader of the output has left, or the disk is full
   }
   return all;
 }

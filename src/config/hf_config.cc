@@ -200,8 +200,8 @@ std::vector<int64_t> read_end_tokens(HfFields& fields) {
   if (!eos->is_array()) return {fields.integer("eos_token_id", std::nullopt, -1)};
   std::vector<int64_t> ids;
   for (const Json& id : *eos) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kHfSizeLimit)) {
-      fields.refuse("eos_token_id", "expected token ids");
+    if (!id.is_number_integer() || id > kHfSizeLimit || id < -1) {
+      fields.refuse("eos_token_id", "expected token ids, or -1 for none");
     }
     ids.push_back(id.get<int64_t>());
   }

@@ -241,8 +241,9 @@ Corpus open_corpus(const CorpusRequest& given, const Tokenizer& tokenizer, const
   }
   if (std::ranges::none_of(request.paths, is_indexed_prefix)) corpus.text_fingerprint = fingerprint_of(texts);
   for (const NamedFiles& set : request.validation_sets) {
-    corpus.validation.push_back(
-        open_paths(set.files, "data.validation", request, tokenizer, progress, corpus.from_cache, validation_texts));
+    corpus.validation.push_back(open_paths(set.files,
+                                           set.name.empty() ? "data.validation" : "data.validation." + set.name,
+                                           request, tokenizer, progress, corpus.from_cache, validation_texts));
     corpus.validation.back().name = set.name;
   }
   if (!request.validation_sets.empty()) return corpus;

@@ -65,7 +65,7 @@ int64_t pieces_to_train(const std::string& spec) {
   if (error != std::errc() || last != end || pieces < 260 || pieces > 1000000)
     throw ConfigError(
         fmt::format("data.tokenizer = \"{}\": expected train:N with N from 260 (the bytes alone take 256) "
-                    "to 1000000; set data.tokenizer to \"train:8000\"",
+                    "to 1000000; set data.tokenizer to \"train:8000\", or to \"byte\" for a short text",
                     spec));
   return pieces;
 }

@@ -224,17 +224,33 @@ void Watch::beat() {
   store_.set(alive_key(rank_), fmt::format("{}\n{}\n{}", identity_, ++beats_, activity()));
 }
 
+// The rank before this one in the ring that has not left; all others once an operation of this rank has failed.
+std::vector<int> Watch::watched_ranks() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> ranks;
+  for (int distance = 1; distance < world_size_; ++distance) {
+    const int rank = (rank_ - distance + world_size_) % world_size_;
+    const auto known = peers_.find(rank);
+    if (known != peers_.end() && known->second.left) continue;
+    ranks.push_back(rank);
+    if (!suspicious_) break;
+  }
+  return ranks;
+}
+
 void Watch::look_at_peers(double elapsed_s) {
+  const std::vector<int> ranks = watched_ranks();
   std::vector<std::string> keys;
-  for (int r = 0; r < world_size_; ++r) keys.push_back(alive_key(r));
+  for (const int rank : ranks) keys.push_back(alive_key(rank));
+  if (keys.empty()) return;
   const auto beats = store_.get_all(keys);
   std::string problem;
-  for (int r = 0; r < world_size_; ++r) {
-    if (r == rank_) continue;
-    const auto lines = split(beats[static_cast<size_t>(r)], '\n');
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int r = ranks[i];
+    const auto lines = split(beats[i], '\n');
     std::unique_lock lock(mutex_);
     Peer& peer = peers_[r];
-    if (peer.left || lines.size() < 3) continue;
+    if (lines.size() < 3) continue;
     // A pause of this thread (a stopped or swapped process) must not count as silence of the others. So count at most
     // two periods.
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;

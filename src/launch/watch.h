@@ -1,10 +1,10 @@
 // Watch: detects within seconds that a rank of the run has failed, and reports it to all ranks. A small thread of each
-// rank posts a heartbeat in the store, reads those of the others, and reads the failure record. A failing rank, or the
-// launcher, writes the cause of the failure into that record.
+// rank posts a heartbeat in the store, reads that of the rank before it, and reads the failure record. A failing rank,
+// or the launcher, writes the cause of the failure into that record. The ranks form a ring, so of any failed ranks one
+// has a watcher that has not failed. Only after an operation of a rank has failed does it read all heartbeats.
 //
-// Growth with P ranks: construction costs a constant number of store requests per rank. Every period, each rank sends
-// one request that returns P heartbeats (P requests to a store in a file), and does O(P) work. Each rank holds one file
-// descriptor per rank of its machine.
+// Growth with P ranks: construction, and every period of a healthy run, cost each rank a constant number of store
+// requests and a constant amount of work. A rank whose operation failed reads P heartbeats every period.
 #pragma once
 
 #include <condition_variable>
@@ -98,6 +98,7 @@ class Watch {
   void run();
   void tick(double elapsed_s);
   void beat();
+  std::vector<int> watched_ranks() const;
   void look_at_peers(double elapsed_s);
   std::string describe_failure(int rank, Peer& peer) const;
   std::string find_dead_rank() const;

@@ -304,6 +304,31 @@ TEST(Failure, SeldomHeartbeatsAreNoSilence) {
   EXPECT_TRUE(says(message_after(0.02, 1.2), {"rank 1 has sent no heartbeat for"}));
 }
 
+// Rank 2 watches rank 1 and leaves. Rank 3 then watches rank 1, which posts heartbeats too seldom.
+TEST(Failure, ASilentRankIsFoundAlthoughItsWatcherHasLeft) {
+  const Store store = Store::in_process();
+  std::mutex mutex;
+  std::vector<std::string> reports;
+  std::vector<std::unique_ptr<Watch>> watches(4);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 0.5 : 0.02, .silence_s = 0.1};
+    options.on_failure = [&](const std::string& message, bool must_report) {
+      const std::lock_guard lock(mutex);
+      if (must_report) reports.push_back(message);
+    };
+    threads.emplace_back([&, rank, options] {
+      watches[static_cast<size_t>(rank)] = std::make_unique<Watch>(store, "watch", rank, 4, 60, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  watches[2]->leave(true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_TRUE(says(reports.front(), {"rank 1 has sent no heartbeat for"}));
+}
+
 TEST(Failure, ACleanEndIsNoFailure) {
   for (int round = 0; round < 3; ++round) {
     run_ranks(4, [&](Rendezvous rendezvous, int rank) {
