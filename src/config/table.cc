@@ -205,7 +205,8 @@ const Key kTable[] = {
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
-  KEY(lr_scheduler, warmup_steps, at_least(0), "steps", "length of the linear warm-up; at most training.steps, to which fewer steps on the command line shorten it"),
+  KEY(lr_scheduler, warmup_steps, at_least(0), "steps",
+      "length of the linear warm-up; at most training.steps, to which fewer steps on the command line shorten it"),
   KEY(lr_scheduler, decay_ratio, between(0, 1), "",
       "fraction of the steps in which the learning rate decays, at the end of the run"),
   KEY(lr_scheduler, min_lr_factor, between(0, 1), "", "final learning rate divided by the highest"),

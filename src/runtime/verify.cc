@@ -255,8 +255,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       report(step);
     }
   });
-  const bool is_compared = plan.mesh.size() > 1 || plan.config.run.device == "cuda";
-  if (is_compared && one.config.training.dtype == "bfloat16")
+  if (one.config.training.dtype == "bfloat16")
     trace.rounding_errors = measure_rounding_errors(one, data, trace, progress);
   return trace;
 }

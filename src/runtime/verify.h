@@ -53,8 +53,7 @@ struct OracleTrace {
   std::vector<double> losses, norms;
   std::vector<at::Tensor> gradients, weights;
   // In bfloat16, by step and parameter: the root mean square over its elements of the rounding errors of the gradient,
-  // which are its differences from the gradient in float32 from the same weights. Empty in other dtypes, and for a plan
-  // of one CPU rank.
+  // which are its differences from the gradient in float32 from the same weights. Empty in other dtypes.
   std::vector<std::vector<double>> rounding_errors;
   // By step, then in the order of Optimizer::state(), then by parameter; undefined if it has no such state.
   std::vector<std::vector<std::vector<at::Tensor>>> optimizer_state;
