@@ -143,19 +143,6 @@ void print_unknown_keys(const std::string& path) {
   if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
 }
 
-void require_place_for_file(const std::string& option, const std::string& path) {
-  const fs::path file(path), parent = file.has_parent_path() ? file.parent_path() : ".";
-  if (fs::is_directory(file)) {
-    throw ConfigError(fmt::format("{} = {} must be a file, and is a directory; name a file in it", option, path));
-  }
-  if (fs::exists(file) && !fs::is_regular_file(file)) {
-    throw ConfigError(fmt::format("{} = {} is not a regular file; name a file", option, path));
-  }
-  if (!fs::is_directory(parent)) {
-    throw ConfigError(fmt::format("{} = {}: there is no directory {}; create it", option, path, parent.string()));
-  }
-}
-
 void archive_earlier_run(const Config& config) {
   const fs::path folder = config.job.dump_folder;
   constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",     "schedule.svg", "tb",

@@ -51,10 +51,6 @@ std::string model_directory(const std::string& directory);
 /// Warns on stderr of keys of a model's config.json that are not read. `path` is that file or its directory.
 void print_unknown_keys(const std::string& path);
 
-/// Throws ConfigError if `path`, the value of an option, exists and is no regular file, or if the directory that would
-/// contain it is missing.
-void require_place_for_file(const std::string& option, const std::string& path);
-
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void archive_earlier_run(const Config& config);
 

@@ -1,5 +1,6 @@
 // orthant verify: compares the layout of a run file with one device.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -163,11 +164,23 @@ void choose_dtype(Config& config) {
   config.origins["training.dtype"] = "verify";
 }
 
+// Throws ConfigError if `path` exists and is no regular file, or if the directory that would contain it is missing.
+void require_place_for_reference(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path file(path), parent = file.has_parent_path() ? file.parent_path() : ".";
+  if (fs::exists(file) && !fs::is_regular_file(file)) {
+    throw ConfigError(fmt::format("--write-reference = {} exists and is no regular file; name another file", path));
+  }
+  if (!fs::is_directory(parent)) {
+    throw ConfigError(
+        fmt::format("--write-reference = {}: there is no directory {}; create it", path, parent.string()));
+  }
+}
+
 }  // namespace
 
 int verify(const VerifyArguments& arguments) {
-  if (const std::string& file = arguments.write_reference; !file.empty())
-    require_place_for_file("--write-reference", file);
+  if (!arguments.write_reference.empty()) require_place_for_reference(arguments.write_reference);
   Config config = load_run(arguments);
   if (const std::string& from = config.model.from; !from.empty()) print_unknown_keys(from);
   const std::string dtype = config.training.dtype;

@@ -182,7 +182,8 @@ std::string config_json(const HfConfig& config) {
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) object[key] = nullptr;
   put_token_ids(object, config);
   const Json others = parse_json(config.other_keys, "HfConfig::other_keys");
-  const auto is_dropout = [&](const std::string& key) {  // GPT-2's are read by nobody, and kept
+  // Dropouts in the file of GPT-2 and Phi-3 are not read. They are written as they were.
+  const auto is_dropout = [&](const std::string& key) {
     return key == family.attention_dropout ||
            std::ranges::find(family.stream_dropouts, key) != family.stream_dropouts.end();
   };
