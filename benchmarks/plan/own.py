@@ -33,7 +33,7 @@ MODEL = {"model.hidden_size": 256, "model.intermediate_size": 704, "model.num_hi
 SHORT = {"zero": "zero_stage", "reshard": "zero_reshard", "tensor": "tensor_parallel_degree",
          "kind": "tensor_parallel_kind", "mesh": "tensor_parallel_mesh", "product": "tensor_parallel_product",
          "ulysses": "context_parallel_ulysses", "ring": "context_parallel_ring",
-         "pipeline": "pipeline_parallel_degree", "schedule": "pipeline_parallel_schedule",
+         "pipeline": "pipeline_parallel_degree", "data": "data_parallel_degree", "schedule": "pipeline_parallel_schedule",
          "vocabulary": "vocabulary_parallel"}
 # Ranks, and settings of [parallelism] by the short names above or by their full keys.
 LAYOUTS = [
@@ -179,8 +179,13 @@ def as_keys(settings):
 
 
 def describe(settings):
-    return " ".join(f"{key.split('.')[1]}={value}" for key, value in as_keys(settings).items()
-                    if str(value) not in ("1", "0", '"none"', "none", "[]", ""))
+    """The settings that differ from the defaults, by their short names."""
+    defaults = {"layout": "given", "tensor_parallel_kind": "1d", "tensor_parallel_mesh": "1,1,1", "zero_reshard": "step",
+                "tensor_parallel_sequence": "true", "pipeline_parallel_schedule": "1f1b"}
+    short = {key: name for name, key in SHORT.items()}
+    words = {key.split(".")[1]: str(value) for key, value in as_keys(settings).items()}
+    return " ".join(f"{short.get(key, key)}={value}" for key, value in words.items()
+                    if value not in ("1", "0", '"none"', "none", "[]", "", defaults.get(key)))
 
 
 def main():

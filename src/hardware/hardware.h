@@ -93,8 +93,8 @@ struct StepTable {
   double compute_share = 1;  // rate of products and attention in a step, relative to that of a kernel alone: power,
                              // temperature, and gaps between kernels
   double bfloat16_share = 1;   // that rate in bfloat16, relative to other dtypes
-  double call_seconds = 0;     // time of the software around a message of an operator: slices, dispatch
-  double message_traffic = 0;  // memory traffic of this software, relative to the bytes sent: copies
+  double call_seconds = 0;     // time of the software around a collective that is waited for: slices, dispatch
+  double message_traffic = 0;  // memory traffic around messages of operators, relative to the bytes sent: copies
   double shared_call_seconds = 0;  // added to call_seconds if ranks share cores: switches between them
 
   /// The rate of products and attention with operands of this dtype.

@@ -8,6 +8,7 @@
 #include "parallel/sequence/scores_plan.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
+#include "plan/collective_time.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -22,11 +23,8 @@ CollectiveKind kind_of(const Messages& messages) {
 // Products move their operands over columns while they compute, panel by panel. All other messages are waited for.
 bool moves_in_panels(const Messages& messages) { return messages.what == "activations" || messages.what == "products"; }
 
-// The time of the software around one message.
-double call_seconds(const Hardware& hardware, const Mesh& mesh) {
-  const StepTable& step = hardware.step;
-  return step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
-}
+// Weights travel over rows while the activations that they are multiplied with travel over columns.
+bool travels_beside_others(const Messages& messages) { return messages.what == "weights"; }
 
 }  // namespace
 
@@ -42,37 +40,6 @@ TimeParts& TimeParts::add(const TimeParts& other, double times) {
   kernels += times * other.kernels;
   for (const auto& [axis, seconds] : other.communication) communication[axis] += times * seconds;
   return *this;
-}
-
-GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes) {
-  const GroupPositions positions(mesh, axes);
-  const int first = rank - positions.rank_at(positions.of(rank)), ranks = positions.size();
-  const auto host = [&](int position) { return (first + positions.rank_at(position)) / hardware.device.per_host; };
-  if (ranks == 1) return {.ranks = 1, .hosts = 1};
-  // The distance between neighbors is nowhere less than that of the first two. If it is the same everywhere, the hosts
-  // are counted without a look at each rank.
-  const int distance = positions.rank_at(1);
-  if (positions.rank_at(ranks - 1) == (ranks - 1) * distance) {
-    return {.ranks = ranks, .hosts = distance < hardware.device.per_host ? host(ranks - 1) - host(0) + 1 : ranks};
-  }
-  int64_t hosts = 1;
-  for (int position = 1; position < ranks; ++position) hosts += host(position) != host(position - 1) ? 1 : 0;
-  return {.ranks = ranks, .hosts = hosts};
-}
-
-double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
-                          int64_t calls, int64_t bytes) {
-  if (calls == 0) return 0;
-  const auto count = static_cast<double>(calls);
-  return count * collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes),
-                                    static_cast<double>(bytes) / count);
-}
-
-double ranks_per_core(const Hardware& hardware, const Mesh& mesh) {
-  const DeviceTable& device = hardware.device;
-  if (device.shared_cores == 0) return 1;
-  const auto ranks = static_cast<double>(std::min<int64_t>(mesh.size(), device.per_host));
-  return std::max(1.0, ranks / static_cast<double>(device.shared_cores));
 }
 
 PassTimer::PassTimer(const Sharding& sharding, int64_t sequences)
@@ -96,8 +63,8 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
-  return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes) +
-         static_cast<double>(m.calls) * call_seconds(hardware_, sharding_.mesh) +
+  const Waiting waiting = travels_beside_others(m) ? Waiting::later : Waiting::at_once;
+  return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);
 }

@@ -88,12 +88,4 @@ class PassTimer {
 /// Durations of the passes of the stages and of their messages, in seconds. Requires facts.hardware.
 Durations pass_seconds(const Sharding& sharding, const std::vector<Stage>& stages);
 
-/// The number of ranks of a host for each of its cores, if they share them; at least 1.
-double ranks_per_core(const Hardware& hardware, const Mesh& mesh);
-/// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
-GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);
-/// Seconds of `calls` calls of a collective that together send `bytes` from the rank.
-double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
-                          int64_t calls, int64_t bytes);
-
 }  // namespace orthant

@@ -7,6 +7,7 @@
 #include "base/exact_sum.h"
 #include "config/from_config.h"
 #include "model/optimizer_plan.h"
+#include "plan/collective_time.h"
 #include "plan/plan.h"
 #include "schedule/shared_cores.h"
 

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "plan/pass_time.h"
+#include "plan/collective_time.h"
 
 namespace orthant::group_on_hosts_test {
 namespace {

@@ -1,0 +1,25 @@
+// Seconds of collectives of a mesh on given hardware. No cost grows with the number of ranks of a host.
+#pragma once
+
+#include "hardware/times.h"
+#include "mesh/collective.h"
+#include "mesh/mesh.h"
+
+namespace orthant {
+
+/// The number of ranks of a host for each of its cores, if they share them; at least 1.
+double ranks_per_core(const Hardware& hardware, const Mesh& mesh);
+
+/// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
+GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);
+
+/// Whether a rank waits for a collective as soon as it has started it, or starts it so early that another collective's
+/// wait covers the time of the software around it.
+enum class Waiting { at_once, later };
+
+/// Seconds of `calls` calls of a collective that together send `bytes` from the rank. Adds step.call_seconds to each
+/// call that is waited for at once, and shared_call_seconds if ranks share cores.
+double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
+                          int64_t calls, int64_t bytes, Waiting waiting = Waiting::at_once);
+
+}  // namespace orthant
