@@ -24,18 +24,18 @@ constexpr const char* kStateFile = "orthant/state.json";
 constexpr const char* kConfigFile = "orthant/config.toml";
 constexpr const char* kOptimizerFile = "orthant/optimizer.safetensors";
 
-// Adds the files of `content.write_extra_files`: those in the directory that are not in `files` yet.
-void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest>& files) {
+// Adds the files of `content.write_extra_files`: those in the directory that are not in the manifest yet.
+void add_extra_files(const fs::path& directory, Manifest& manifest) {
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     const std::string name = entry.path().lexically_relative(directory);
     if (entry.is_directory() && !entry.is_symlink()) continue;
-    if (files.contains(name)) continue;
+    if (manifest.files.contains(name)) continue;
     if (!entry.is_regular_file() || entry.is_symlink()) {
       throw DataError(
           fmt::format("{}: not a regular file; a checkpoint must not contain links", entry.path().string()));
     }
     sync_file(entry.path());
-    files.emplace(name, digest_file(entry.path()));
+    add_file(manifest, name, {digest_file(entry.path())});
   }
 }
 
@@ -44,17 +44,20 @@ void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest
 void write_content(const fs::path& directory, int64_t step, const CheckpointContent& content) {
   fs::create_directory(directory / "orthant");
   if (content.write_extra_files) content.write_extra_files(directory);
-  auto files = write_hf_directory(directory, content.hf_config, content.weights, content.shard_limit_bytes);
-  files[kOptimizerFile] = write_safetensors(directory / kOptimizerFile, content.optimizer);
-  files[kStateFile] = write_file(directory / kStateFile, content.state_json);
-  files[kConfigFile] = write_file(directory / kConfigFile, content.config_toml);
-  add_extra_files(directory, files);
-  const std::string manifest = manifest_json({.step = step, .files = std::move(files)});
+  Manifest manifest{.step = step, .files = {}, .tensors = {}};
+  for (const auto& [name, file] :
+       write_hf_directory(directory, content.hf_config, content.weights, content.shard_limit_bytes)) {
+    add_file(manifest, name, file);
+  }
+  add_file(manifest, kOptimizerFile, write_safetensors(directory / kOptimizerFile, content.optimizer));
+  add_file(manifest, kStateFile, {write_file(directory / kStateFile, content.state_json)});
+  add_file(manifest, kConfigFile, {write_file(directory / kConfigFile, content.config_toml)});
+  add_extra_files(directory, manifest);
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_directory()) sync_directory(entry.path());
   }
   sync_directory(directory);
-  write_file(directory / kManifestFile, manifest);
+  write_file(directory / kManifestFile, manifest_json(manifest));
 }
 
 // The manifest's safetensors files directly in the folder of `prefix`, whose file names start with it.
@@ -68,11 +71,7 @@ std::vector<std::string> tensor_files(const fs::path& directory, const Manifest&
 }
 
 Manifest check_checkpoint(const fs::path& directory, bool checksums) {
-  const std::string path = directory / kManifestFile;
-  if (!fs::exists(path)) {
-    throw DataError(fmt::format("{}: missing; {} is not a complete checkpoint of Orthant", path, directory.string()));
-  }
-  Manifest manifest = parse_manifest(read_file(path), path);
+  Manifest manifest = read_manifest(directory);
   check_files(directory, manifest, checksums);
   return manifest;
 }

@@ -47,7 +47,7 @@ bool is_weights_file(std::string_view name) {
   return name == kSingleFile || name == kIndexFile || shape == shard_name(0, 0);
 }
 
-void remove_older_weights(const fs::path& directory, const std::map<std::string, FileDigest>& written) {
+void remove_older_weights(const fs::path& directory, const std::map<std::string, WrittenFile>& written) {
   std::vector<fs::path> older;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
@@ -133,12 +133,12 @@ std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}
 
 }  // namespace
 
-std::map<std::string, FileDigest> write_hf_directory(const std::string& directory, const HfConfig& config,
-                                                     std::span<const TensorBytes> weights, int64_t shard_limit_bytes) {
+std::map<std::string, WrittenFile> write_hf_directory(const std::string& directory, const HfConfig& config,
+                                                      std::span<const TensorBytes> weights, int64_t shard_limit_bytes) {
   const fs::path path(directory);
-  std::map<std::string, FileDigest> written;
-  written["config.json"] = write_file(path / "config.json", config_json(config));
-  written["generation_config.json"] = write_file(path / "generation_config.json", generation_config_json(config));
+  std::map<std::string, WrittenFile> written;
+  written["config.json"] = {write_file(path / "config.json", config_json(config))};
+  written["generation_config.json"] = {write_file(path / "generation_config.json", generation_config_json(config))};
   const auto starts = shard_starts(weights, shard_limit_bytes);
   std::map<std::string, std::string> weight_map;
   for (std::size_t i = 0; i < starts.size(); ++i) {
@@ -151,7 +151,7 @@ std::map<std::string, FileDigest> write_hf_directory(const std::string& director
       ORTHANT_CHECK(is_new, tensor.name);
     }
   }
-  if (starts.size() > 1) written[kIndexFile] = write_file(path / kIndexFile, index_json(weights, weight_map));
+  if (starts.size() > 1) written[kIndexFile] = {write_file(path / kIndexFile, index_json(weights, weight_map))};
   remove_older_weights(path, written);
   return written;
 }

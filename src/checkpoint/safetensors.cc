@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/errors.h"
+#include "checkpoint/tensor_hash.h"
 
 namespace orthant {
 namespace {
@@ -53,6 +54,19 @@ std::string header_text(std::span<const TensorBytes* const> tensors,
   return text;
 }
 
+// Passes a tensor's bytes on in pieces and returns their hash. A piece stays in a core's cache between two checksums.
+template <typename Sink>
+uint64_t hash_and_pass(std::span<const std::byte> bytes, Sink&& sink) {
+  TensorHasher hasher;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kTensorBlockBytes)));
+    hasher.add(piece);
+    sink(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  return hasher.finish();
+}
+
 }  // namespace
 
 int64_t size_bytes(const TensorBytes& tensor) {
@@ -64,8 +78,8 @@ int64_t size_bytes(const TensorBytes& tensor) {
   return bits / 8;
 }
 
-FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
-                             const std::map<std::string, std::string>& metadata) {
+WrittenFile write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata) {
   std::vector<const TensorBytes*> ordered;
   for (const TensorBytes& tensor : tensors) {
     check_tensor(tensor);
@@ -83,14 +97,17 @@ FileDigest write_safetensors(const std::string& path, std::span<const TensorByte
   const std::string text = header_text(ordered, metadata);
   const uint64_t length = text.size();
   OutputFile file(path);
+  WrittenFile written;
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(text);
   for (const TensorBytes* tensor : ordered) {
     const std::span<const std::byte> bytes = tensor->make ? tensor->make() : tensor->bytes;
     check_bytes(*tensor, bytes);
-    file.write(bytes);
+    const uint64_t xxh3 = hash_and_pass(bytes, [&](std::span<const std::byte> piece) { file.write(piece); });
+    written.tensors.emplace(tensor->name, WrittenTensor{tensor->dtype, tensor->shape, xxh3});
   }
-  return file.commit();
+  written.digest = file.commit();
+  return written;
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
@@ -107,6 +124,20 @@ TensorBytes SafetensorsFile::tensor(const std::string& name) const {
   const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(header_.data_begin + info.begin),
                                            static_cast<std::size_t>(info.end - info.begin));
   return {.name = info.name, .dtype = info.dtype, .shape = info.shape, .bytes = bytes};
+}
+
+WrittenFile digest_safetensors(const SafetensorsFile& file) {
+  WrittenFile found;
+  Digester digester;
+  digester.add(file.head());
+  for (const TensorInfo& tensor : file.tensors()) {
+    const std::span<const std::byte> bytes = file.bytes(tensor.name);
+    const uint64_t xxh3 = hash_and_pass(bytes, [&](std::span<const std::byte> piece) { digester.add(piece); });
+    forget(bytes);
+    found.tensors.emplace(tensor.name, WrittenTensor{tensor.dtype, tensor.shape, xxh3});
+  }
+  found.digest = digester.finish();
+  return found;
 }
 
 TensorSet::TensorSet(std::span<const std::string> paths) {

@@ -88,11 +88,23 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int64_t file_bytes,
                                            const std::string& source);
 
+/// A tensor of a file that was written. `xxh3` is the hash of its elements; see tensor_hash.h.
+struct WrittenTensor {
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;
+  uint64_t xxh3 = 0;
+};
+/// A file that was written, and its tensors by name. A file of another format has none.
+struct WrittenFile {
+  FileDigest digest;
+  std::map<std::string, WrittenTensor> tensors = {};
+};
+
 /// Writes the tensors, sorted by dtype and then name, through an OutputFile (temporary file, fsync, rename). Bytes go
 /// from the caller's memory to the file, tensor by tensor, without a copy. LogicError if a tensor's bytes do not match
 /// its shape or two tensors have one name; DataError on a system error, after which `path` is unchanged.
-FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
-                             const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+WrittenFile write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 /// A mapped file. Its header is checked completely before any tensor can be used.
 class SafetensorsFile {
@@ -101,6 +113,8 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  /// All bytes before the data of the first tensor.
+  std::span<const std::byte> head() const { return file_.bytes().first(static_cast<std::size_t>(header_.data_begin)); }
   /// In the order of their data.
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
   bool contains(const std::string& name) const { return index_.contains(name); }
@@ -114,6 +128,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
   std::unordered_map<std::string, std::size_t> index_;
 };
+
+/// Reads all bytes of a file once, and returns what write_safetensors() returns for a file with these bytes.
+WrittenFile digest_safetensors(const SafetensorsFile& file);
 
 /// Several files read as one, by global tensor name, for example the shards of a model.
 class TensorSet {

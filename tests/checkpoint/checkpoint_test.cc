@@ -5,6 +5,7 @@
 #include <map>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/tensor_hash.h"
 #include "tests/checkpoint/fixtures.h"
 #include "tests/checkpoint/sample_content.h"
 
@@ -45,6 +46,49 @@ TEST(Checkpoint, RoundTrips) {
             (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
                                       "orthant/config.toml", "orthant/deep/extra.bin", "orthant/optimizer.safetensors",
                                       "orthant/state.json", "tokenizer.model"}));
+}
+
+TEST(Checkpoint, ManifestHasTheHashOfEveryTensor) {
+  TempFolder dir;
+  const Sample sample(1);
+  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
+  const Manifest manifest = parse_manifest(slurp(saved + "/" + kManifestFile), "m");
+  EXPECT_EQ(manifest.tensors.size(), 4u);
+  for (const auto& [tensors, file] : {std::pair{&sample.weights, "model.safetensors"},
+                                      std::pair{&sample.optimizer, "orthant/optimizer.safetensors"}}) {
+    for (const TensorBytes& tensor : tensors->views) {
+      EXPECT_EQ(manifest.tensors.at(tensor.name),
+                (ManifestTensor{tensor.dtype, tensor.shape, file, tensor_xxh3(tensor.bytes)}));
+    }
+  }
+  Sample shards(1);
+  shards.content.shard_limit_bytes = 100;
+  const Manifest in_shards =
+      parse_manifest(slurp(save_checkpoint(dir.path(), 2, shards.content, 0) + "/" + kManifestFile), "m");
+  for (const auto& [name, tensor] : manifest.tensors) EXPECT_EQ(in_shards.tensors.at(name).xxh3, tensor.xxh3) << name;
+  EXPECT_NE(in_shards.tensors.at("model.norm.weight").file, "model.safetensors");
+}
+
+TEST(Checkpoint, ReadsVersionOne) {
+  const std::string v1 = ORTHANT_SOURCE_DIR "/tests/checkpoint/fixtures/v1/step-000002";
+  const LoadedCheckpoint loaded = open_checkpoint(v1);
+  EXPECT_TRUE(parse_manifest(slurp(v1 + "/" + kManifestFile), "m").tensors.empty());
+  EXPECT_EQ(loaded.step, 2);
+  EXPECT_EQ(loaded.hf_config.model.hidden_size, 8);
+  EXPECT_NE(loaded.state_json.find("\"next_sample\": 4"), std::string::npos);
+  EXPECT_NE(loaded.config_toml.find("hidden_size = 8"), std::string::npos);
+  const std::vector<std::string> names = loaded.weights.names();
+  EXPECT_EQ(loaded.optimizer.names().size(), 2 * names.size()) << "AdamW has two state tensors for each weight";
+  for (const std::string& name : names) {
+    for (const char* state : {"exp_avg.", "exp_avg_sq."}) {
+      EXPECT_EQ(loaded.optimizer.tensor(state + name).shape, loaded.weights.tensor(name).shape);
+    }
+  }
+  EXPECT_EQ(loaded.weights.tensor("model.norm.weight").shape, (std::vector<int64_t>{8}));
+  TensorHasher all;
+  for (const std::string& name : names) all.add(loaded.weights.bytes(name));
+  for (const std::string& name : loaded.optimizer.names()) all.add(loaded.optimizer.bytes(name));
+  EXPECT_EQ(all.finish(), 0xa0e259feb0270859) << "the bytes of all tensors when the fixture was saved";
 }
 
 TEST(Checkpoint, WeightsMayBeInShards) {
@@ -118,6 +162,9 @@ TEST(Checkpoint, RefusesOurOwnMistakes) {
   EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), DataError);
   sample.content.write_extra_files = [](const std::string&) { throw ConfigError("tokenizer"); };
   EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path(), 1, sample.content, 0); }), "tokenizer");
+  sample = Sample(1);
+  sample.content.optimizer.push_back(sample.content.weights.front());
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), LogicError) << "a name of two tensors";
   EXPECT_TRUE(members(dir.path()).empty());
   EXPECT_EQ(find_latest(dir.path()), std::nullopt);
 }
@@ -153,11 +200,10 @@ TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
   save_checkpoint(dir.path(), 1, Sample(1).content, 0);
   const std::string saved = save_checkpoint(dir.path(), 2, Sample(2).content, 0);
   std::string text = slurp(saved + "/orthant/manifest.json");
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
+  text.replace(text.find("\"version\": 2"), 12, "\"version\": 7");
   spill(saved + "/orthant/manifest.json", text);
   const std::string message = message_of<DataError>([&] { open_checkpoint(saved); });
-  expect_pieces(message,
-                {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "resume with that version"});
+  expect_pieces(message, {"step-000002", "newer Orthant (format 7, this program reads up to 2)", "use that version"});
   EXPECT_EQ(message.find("move"), std::string::npos) << message;
 }
 
