@@ -1,5 +1,4 @@
 // orthant checkpoint: lists the checkpoints of a run, verifies one, and compares two.
-#include "checkpoint/checkpoint.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "base/text_table.h"
 #include "checkpoint/diff.h"
 #include "checkpoint/list.h"
+#include "checkpoint/retention.h"
 #include "checkpoint/verify.h"
 
 namespace orthant {
@@ -30,12 +30,16 @@ void print_json(const OrderedJson& object) {
 }
 
 // The checkpoint or Hugging Face directory that a user names: itself, or the newest checkpoint of a run folder or of a
-// folder of checkpoints.
+// folder of checkpoints. A damaged one is taken, too, because its damage is to be reported.
 std::string saved_model(const std::string& directory) {
-  if (fs::exists(fs::path(directory) / "orthant")) return directory;    // also if config.json is missing
-  if (!fs::is_directory(directory)) return model_directory(directory);  // which explains what to name
-  if (const auto latest = find_latest(directory)) return *latest;
-  return model_directory(directory);
+  const fs::path path(directory);
+  if (fs::exists(path / "orthant") || fs::exists(path / "config.json")) return directory;
+  for (const fs::path& folder : {path / "checkpoints", path}) {
+    if (!fs::is_directory(folder)) continue;
+    if (const auto latest = follow_latest(folder)) return *latest;
+    if (const std::vector<int64_t> steps = list_steps(folder); !steps.empty()) return folder / step_name(steps.back());
+  }
+  return model_directory(directory);  // explains what to name
 }
 
 std::string time_text(std::time_t seconds, const char* format, std::tm* (*convert)(const std::time_t*, std::tm*)) {
@@ -120,8 +124,9 @@ int verify_action(const CheckpointArguments& arguments) {
     throw DataError(fmt::format("{} has {}:\n  {}", directory, counted(std::ssize(result.problems), "problem"),
                                 escape_for_terminal(join(result.problems, "\n  "), 1 << 16)));
   }
-  fmt::print("complete: {}, {}, {}\n", counted(result.num_files, "file"), counted(result.bytes, "byte"),
-             counted(result.num_tensors, "tensor"));
+  fmt::print("complete: {}, {}, {}{}\n", counted(result.num_files, "file"), counted(result.bytes, "byte"),
+             counted(result.num_tensors, "tensor"),
+             directory == arguments.directories[0] ? "" : fmt::format(", in {}", directory));
   return kDone;
 }
 
@@ -234,6 +239,8 @@ int diff_action(const CheckpointArguments& arguments) {
   } else {
     fmt::print("A: {}\nB: {}\n", a, b);
     print_diff(diff);
+    const bool have_the_same = diff.only_a.empty() && diff.only_b.empty();
+    if (!have_the_same && !arguments.weights_only) fmt::print("note: --weights compares the model alone\n");
   }
   return diff.equal() ? kDone : kFailed;
 }

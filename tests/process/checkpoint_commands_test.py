@@ -71,12 +71,17 @@ class Commands(ProcessTest):
         self.assertEqual(answer["bytes"], sum(p.stat().st_size for p in files))
         out = self.checkpoint("verify", "run/checkpoints/latest").out
         self.assertEqual(out, f"complete: {len(files)} files, {answer['bytes']:,} bytes, {answer['tensors']} tensors\n")
+        out = self.checkpoint("verify", "run").out
+        self.assertTrue(out.endswith(" tensors, in run/checkpoints/step-000010\n"), out)
         self.change_weight("model.norm.weight", "run")
         message = self.assert_says(self.orthant("checkpoint", "verify", "run"), 1, "model.safetensors",
                                    'tensor "model.norm.weight": damaged', "damaged between offset 0 and", "expected")
         self.assertNotIn("model.embed_tokens", message)
         answer = self.json_of("verify", "run", code=1)
         self.assertEqual((answer["ok"], len(answer["problems"])), (False, 2))
+        (self.dump / "checkpoints/latest").unlink()
+        for folder in ("run", "run/checkpoints"):  # the newest one, not the newest that is complete
+            self.assert_says(self.orthant("checkpoint", "verify", folder), 1, "step-000010 has 2 problems")
 
     def test_diff_of_equal_runs(self):
         out = self.checkpoint("diff", "run", "other").out
@@ -107,6 +112,7 @@ class Commands(ProcessTest):
         self.assertIn("equal: ", self.checkpoint("diff", "run", "model", "--weights").out)
         out = self.checkpoint("diff", "run", "model", code=1).out
         self.assertIn("only in A (", out)
+        self.assertIn("note: --weights compares the model alone\n", out)
         path = self.folder / "model/model.safetensors"
         header, data, head = read_safetensors(path)
         begin, _ = header["model.norm.weight"]["data_offsets"]
