@@ -139,7 +139,7 @@ Store open_store(const Launch& launch, const std::string& text, double timeout_s
   if (launch.rank == 0 && !is_local(launch) && launch.secret.empty()) {
     fmt::print(stderr,
                "warning: the ranks of this run are on several machines and have no secret, so any program that reaches "
-               "{} can change what they exchange; set {} for all ranks (docs/launchers.md)\n",
+               "{} can end this run; set {} for all ranks (docs/launchers.md)\n",
                host_and_port(host, launch.port), kSecretFile);
   }
   const Store store = serves ? serve_store(launch, timeout_s) : Store::join(host, launch.port, timeout_s);

@@ -1,10 +1,11 @@
-// A program that reaches the port of a store, but has no secret, changes nothing that the ranks believe. The attacks on a
-// run are carried out on a run without a secret, too, where they succeed.
+// A program that reaches the port of a store, but has no secret, changes nothing that the ranks believe. The attacks on
+// a run are carried out on a run without a secret, too, where they succeed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "base/errors.h"
@@ -112,32 +113,49 @@ void post_failures(const Store& stranger) {
     post_failure(keys, "a stranger's failure");
 }
 
-// Two ranks watch each other while the stranger posts failures. Returns how many of them took the run for failed.
-int num_disturbed(const std::string& secret) {
+// Overwrites each value of the run. The heartbeats among them stay so, because the ranks post the next one after 10 s.
+void overwrite_values(const Store& stranger) {
+  constexpr size_t kDigits = 64;
+  for (const auto& name : stranger.handle().store->listKeys()) {
+    if (name.size() >= kDigits) stranger.set(name, "10.6.6.6");
+  }
+}
+
+// Two ranks watch each other during the attack. Returns the failures that they detected.
+std::vector<std::string> failures_under(const std::string& secret, void (*attack)(const Store& stranger)) {
   const Store server = Store::serve(0, 5);
-  std::atomic<int> disturbed = 0, watching = 0;
+  std::mutex mutex;
+  std::vector<std::string> failures;
+  std::atomic<int> watching = 0;
   const auto run = [&](int rank) {
     const Store store = claim_rank(server.clone(), rank_of(rank, secret), "seed = 7", 5);
-    std::atomic<bool> failed = false;
     Watch watch(store, "comm/0", rank, 2, 5,
-                {.period_s = 0.05, .beat_s = 0.05, .on_failure = [&](const std::string&, bool) { failed = true; }});
+                {.period_s = 0.05, .beat_s = 10, .on_failure = [&](const std::string& message, bool) {
+                   const std::lock_guard lock(mutex);
+                   failures.push_back(message);
+                 }});
     ++watching;
     while (watching < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // ten periods
-    disturbed += failed;
     watch.leave(false);
   };
   std::thread one(run, 1), zero(run, 0);
   while (watching < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  post_failures(Store::join("127.0.0.1", server.port(), 5));
+  attack(Store::join("127.0.0.1", server.port(), 5));
   ++watching;
   one.join(), zero.join();
-  return disturbed;
+  return failures;
 }
 
 TEST(Stranger, DoesNotEndARunWithASecret) {
-  EXPECT_EQ(num_disturbed(kOurs), 0);
-  EXPECT_EQ(num_disturbed(""), 2);  // the negative control: without a secret, the failure is believed
+  EXPECT_EQ(failures_under(kOurs, post_failures), std::vector<std::string>{});
+  EXPECT_EQ(failures_under("", post_failures), std::vector<std::string>(2, "a stranger's failure"));
+}
+
+TEST(Stranger, WhoChangesValuesIsReported) {
+  const auto failures = failures_under(kOurs, overwrite_values);
+  EXPECT_EQ(failures.size(), 2u);
+  for (const auto& failure : failures) EXPECT_TRUE(says(failure, {"without the secret of this run has changed"}));
 }
 
 TEST(Stranger, CannotClaimARank) {
