@@ -136,9 +136,11 @@ class Restarts(RestartsTest):
             self.assertIn("use torchrun's --max-restarts, together with --resume", result.err)
 
 
-class FewerRanks(RestartsTest):
+class FewerRanksTest(RestartsTest):
     KEYS = ["training.dtype=float64", "validation.freq=0", "training.global_batch_size=8"]
 
+
+class FewerRanks(FewerRanksTest):
     def assert_continues_with_same_batch(self, changed_at):
         """Compares the losses with those of two ranks, of which the steps up to `changed_at` came from four."""
         self.train_well(*self.KEYS, "training.steps=10", "run.ranks=2", "job.dump_folder=whole")
@@ -166,7 +168,7 @@ class FewerRanks(RestartsTest):
         self.assert_says(self.train(*keys, "training.steps=10", "run.ranks=3", "--resume"), 1, "run.ranks")
 
 
-class LongFewerRanks(FewerRanks):
+class LongFewerRanks(FewerRanksTest):
     def test_torchrun_restarts_on_fewer_hosts(self):
         """Two torchruns stand for two hosts, of which one is lost for good. The other starts its ranks again, alone."""
         if not torchrun():
@@ -174,7 +176,6 @@ class LongFewerRanks(FewerRanks):
         host = [torchrun(), "--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d",
                 f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=hosts", "--max-restarts=3", "--no-python",
                 "--rdzv-conf=last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"]
-        # The global batch is large, so that the run still trains when the host is lost.
         keys = [*self.KEYS, "training.steps=400", "checkpoint.interval=50"]
         first = self.start([*host, ORTHANT, "train", "run.toml", *keys, "--resume"])
         time.sleep(3)  # the first torchrun serves the rendezvous
@@ -190,8 +191,8 @@ class LongFewerRanks(FewerRanks):
         self.train_well(*keys, "run.ranks=2", "job.dump_folder=whole")
         have, want = self.steps(), self.steps(self.folder / "whole")
         self.assertEqual([step["tokens"] for step in have], [step["tokens"] for step in want])
-        for a, b in zip(have, want):
-            self.assertLess(abs(a["loss"] - b["loss"]), 1e-9, a["step"])
+        for a, b in zip(have, want):  # the difference by rounding grows with the steps
+            self.assertLess(abs(a["loss"] - b["loss"]), 1e-11 if a["step"] <= 10 else 1e-6, a["step"])
 
 
 class LongRestarts(RestartsTest):
