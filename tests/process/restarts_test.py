@@ -116,6 +116,17 @@ class Restarts(RestartsTest):
             self.assertEqual((result.code, result.errors(), self.restarts(result)), (code, [], []), result)
             self.assertIn("step-", self.latest().name)
 
+    def test_stop_while_ranks_start_again(self):
+        """The ranks that receive the signal have trained no step yet."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            shutil.rmtree(self.dump, ignore_errors=True)
+            running = self.start_training("--restarts", "3", "checkpoint.interval=2", until_step=5)
+            os.kill(running.ranks()[1], signal.SIGKILL)
+            running.until(lambda: "restart 1 of 3" in running._text(1), "restart")
+            os.kill(running.process.pid, number)
+            result = running.result()
+            self.assertEqual((result.code, result.errors(), len(self.restarts(result))), (130, [], 1), result)
+
     def test_errors_of_run_file_and_usage(self):
         self.assert_says(self.train("training.seq_len=0", "--restarts", "3"), 2, "training.seq_len")
         self.assertEqual(self.train("--restarts", "some").code, 2)
