@@ -184,6 +184,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
               {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
               {"mesh", to_string(plan.mesh)}};
   if (session.last_norm()) run["gradient_norm"] = *session.last_norm();
+  if (session.skipped_steps() > 0) run["skipped_steps"] = session.skipped_steps();
   content.state_json = run.dump(2) + "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) {
@@ -263,6 +264,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
     tensor.part(parameter).copy_(weights.owned_part_of_shard(shard, parameter));
   }
   if (state.norm) session.set_last_norm(*state.norm);
+  session.set_skipped_steps(state.skipped_steps);
   return state;
 }
 
