@@ -26,6 +26,8 @@ std::optional<std::string> await(const RollCall& call, const std::string& key, d
     const double left_s = timeout_s - seconds_since(start);
     try {
       return call.store.get(key, std::clamp(left_s, 0.001, kPiece_s));
+    } catch (const ForgedValue&) {
+      throw;
     } catch (const CommError&) {
       if (call.check) call.check();
       const bool exists = call.store.has(key);  // throws if the store is gone
