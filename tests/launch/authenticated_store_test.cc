@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "launch/c10d_store.h"
 #include "launch/launch.h"
+#include "launch/roll_call.h"
 #include "launch/run_claim.h"
 #include "launch/secret.h"
 #include "launch/store.h"
@@ -91,6 +92,11 @@ TEST_F(AuthenticatedStore, ValueOfAnotherKeyIsRefused) {
   overwrite(b, stranger_.get(a, kSoon_s));
   EXPECT_EQ(rank_.get("a", kSoon_s), "value of a");
   EXPECT_THROW(rank_.get("b", kSoon_s), ForgedValue);
+}
+
+TEST_F(AuthenticatedStore, AForgedAnswerEndsARollCall) {
+  overwrite(set_and_find_name("answer", "+the answer"), "+another answer");
+  EXPECT_THROW(call_roll({.store = rank_, .rank = 1, .world_size = 2, .timeout_s = 5}), ForgedValue);
 }
 
 Launch rank_of(int rank, const std::string& secret) {

@@ -227,7 +227,7 @@ TEST(StepTime, CountsCallsAndOperands) {
   EXPECT_GT(seconds(data), 1.2 * hidden);
 }
 
-// Messages that travel beside others, which the ranks wait for anyway, take no time of the software: the weights that a
+// Messages that travel with others, which the ranks wait for anyway, take no time of the software: the weights that a
 // mesh gathers over its rows.
 TEST(StepTime, CountsNoCallsOfGatheredWeights) {
   const Words mesh = with(kSmall, {"parallelism.tensor_parallel_kind=2d", "parallelism.tensor_parallel_mesh=2,2,1"});
@@ -238,12 +238,10 @@ TEST(StepTime, CountsNoCallsOfGatheredWeights) {
   const Plan plan = plan_on(hardware, 4, mesh);
   int64_t calls = 0, of_weights = 0;
   for (const CommunicationEntry& entry : plan.communication) {
-    const bool of_passes = entry.buckets == 0;
-    if (!of_passes) continue;
     (entry.what.starts_with("weights,") ? of_weights : calls) += plan.calls_of(entry, 0);
   }
   EXPECT_GT(of_weights, 100);
-  EXPECT_NEAR(plan.step_time->seconds - before, 1e-3 * static_cast<double>(calls), 4e-3);
+  EXPECT_NEAR(plan.step_time->seconds - before, 1e-3 * static_cast<double>(calls), 1e-9);  // rounding of a sum
 }
 
 // Slower links never make a step shorter. Ranks on several hosts take longer than ranks on one.
