@@ -20,6 +20,7 @@
 #include "base/text_table.h"
 #include "config/from_config.h"
 #include "plan/pipeline.h"
+#include "plan/save_plan.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -132,6 +133,17 @@ std::string explain_update(const Config& config) {
   return fmt::format("update   {}\n", join(parts, "; "));
 }
 
+// Says how many ranks write checkpoints, and the memory that this takes.
+std::string explain_saving(const Plan& plan) {
+  const SavePlan files = plan_files(plan);
+  const bool in_background = plan.config.checkpoint.async_mode == "async";
+  return fmt::format("save     {} a checkpoint{}; each holds at most {} more{}\n",
+                     files.writers == 1 ? "1 rank writes" : counted(files.writers, "rank") + " write",
+                     in_background ? " while training goes on" : "",
+                     format_bytes(static_cast<double>(files.memory_bytes)),
+                     plan.config.run.device == "cuda" ? " of host memory" : "");
+}
+
 // Describes the layouts of sharded parameters, one line for each layout.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
@@ -235,6 +247,7 @@ std::string explain_run(const Plan& plan) {
   out += fmt::format("attends  {}\n", explain_attention(plan));
   out += explain_loss(plan);
   out += explain_update(plan.config);
+  out += explain_saving(plan);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
                      !split.empty() || plan.shards_weights() ? ""

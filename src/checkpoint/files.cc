@@ -60,22 +60,22 @@ std::size_t read_fully(int descriptor, std::span<char> buffer, const std::string
 void Digester::add(std::span<const std::byte> bytes) {
   digest_.bytes += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
-    const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kDigestBlockBytes - block_bytes_)));
+    const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(block_bytes_ - filled_bytes_)));
     hasher_.add({reinterpret_cast<const char*>(part.data()), part.size()});
-    block_bytes_ += static_cast<int64_t>(part.size());
+    filled_bytes_ += static_cast<int64_t>(part.size());
     bytes = bytes.subspan(part.size());
-    if (block_bytes_ == kDigestBlockBytes) end_block();
+    if (filled_bytes_ == block_bytes_) end_block();
   }
 }
 
 void Digester::end_block() {
   digest_.block_xxh3.push_back(hasher_.digest());
   hasher_.reset();
-  block_bytes_ = 0;
+  filled_bytes_ = 0;
 }
 
 FileDigest Digester::finish() {
-  if (block_bytes_ > 0) end_block();
+  if (filled_bytes_ > 0) end_block();
   return std::move(digest_);
 }
 

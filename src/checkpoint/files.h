@@ -24,9 +24,10 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-/// Computes the digest of bytes that arrive in pieces of any size.
+/// Computes the digest of bytes that arrive in pieces of any size. Tensors are hashed with smaller blocks than files.
 class Digester {
  public:
+  explicit Digester(int64_t block_bytes = kDigestBlockBytes) : block_bytes_(block_bytes) {}
   void add(std::span<const std::byte> bytes);
   /// Returns the digest of all bytes added. Call it once, at the end.
   FileDigest finish();
@@ -34,9 +35,10 @@ class Digester {
  private:
   void end_block();
 
+  int64_t block_bytes_;
   FileDigest digest_;
-  int64_t block_bytes_ = 0;  // in the current block
-  Hasher hasher_;            // of the current block
+  int64_t filled_bytes_ = 0;  // in the current block
+  Hasher hasher_;             // of the current block
 };
 
 /// Writes a temporary file in the same folder as `path`; commit() renames it to `path`. Destroyed without commit(), it

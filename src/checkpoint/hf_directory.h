@@ -19,10 +19,17 @@ inline constexpr int64_t kShardLimitBytes = 5'000'000'000;
 /// Writes config.json, generation_config.json and the weights into an existing directory. The weights go into
 /// model.safetensors if they fit `shard_limit_bytes`, else in the given order into model-00001-of-0000N.safetensors
 /// with an index. Each file replaces an older one atomically. At the end, weight files of an older export are removed.
-/// Returns the digest of each file, by name. Throws as write_safetensors does.
-std::map<std::string, FileDigest> write_hf_directory(const std::string& directory, const HfConfig& config,
-                                                     std::span<const TensorBytes> weights,
-                                                     int64_t shard_limit_bytes = kShardLimitBytes);
+/// Returns the files by name. Throws as write_safetensors does.
+std::map<std::string, WrittenFile> write_hf_directory(const std::string& directory, const HfConfig& config,
+                                                      std::span<const TensorBytes> weights,
+                                                      int64_t shard_limit_bytes = kShardLimitBytes);
+
+/// Writes config.json and generation_config.json. Returns the files by name.
+std::map<std::string, WrittenFile> write_hf_config(const std::string& directory, const HfConfig& config);
+
+inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
+/// Text of the index of several files of weights. `files`: by name.
+std::string hf_index_json(const std::map<std::string, WrittenFile>& files);
 
 /// Opens model.safetensors, or the files in model.safetensors.index.json. Throws DataError if neither exists, or if a
 /// shard is missing, lies outside the directory, or holds other names than the index states.

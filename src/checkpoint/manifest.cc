@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "checkpoint/safetensors.h"
 
 namespace orthant {
@@ -17,7 +18,7 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "orthant-checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;  // version 1 has no tensors
 
 std::string hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
@@ -54,6 +55,31 @@ FileDigest parse_digest(const Json& object, const std::string& where) {
   return digest;
 }
 
+ManifestTensor parse_tensor(const Json& object, const Manifest& manifest, const std::string& where) {
+  const auto field = [&](const char* key) {
+    const auto found = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || found == object.end())
+      throw DataError(fmt::format("{}: expected a field {}", where, key));
+    return *found;
+  };
+  ManifestTensor tensor;
+  tensor.xxh3 = parse_hex(field("xxh3"), where + ": xxh3");
+  const Json name = field("dtype"), shape = field("shape"), file = field("file");
+  const auto dtype = name.is_string() ? dtype_from_name(name.get<std::string>()) : std::nullopt;
+  if (!dtype) throw DataError(fmt::format("{}: dtype: expected a dtype of safetensors, such as F32", where));
+  tensor.dtype = *dtype;
+  const auto is_size = [](const Json& size) { return size.is_number_unsigned() && size.get<uint64_t>() >> 62 == 0; };
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_size)) {
+    throw DataError(fmt::format("{}: shape: expected a list of integers from 0 on", where));
+  }
+  tensor.shape = shape.get<std::vector<int64_t>>();
+  if (!file.is_string() || !manifest.files.contains(file.get<std::string>())) {
+    throw DataError(fmt::format("{}: file: expected one of the manifest's files", where));
+  }
+  tensor.file = file.get<std::string>();
+  return tensor;
+}
+
 void check_relative(const std::string& name, const std::string& source) {
   const fs::path path(name);
   const bool climbs = std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
@@ -64,6 +90,16 @@ void check_relative(const std::string& name, const std::string& source) {
 
 }  // namespace
 
+void add_file(Manifest& manifest, const std::string& path, const WrittenFile& file) {
+  const bool is_new = manifest.files.emplace(path, file.digest).second;
+  ORTHANT_CHECK(is_new, path);
+  for (const auto& [name, tensor] : file.tensors) {
+    const auto [other, is_first] =
+        manifest.tensors.emplace(name, ManifestTensor{tensor.dtype, tensor.shape, path, tensor.xxh3});
+    ORTHANT_CHECK(is_first, name, path, other->second.file);
+  }
+}
+
 std::string manifest_json(const Manifest& manifest) {
   Json files = Json::object();
   for (const auto& [path, digest] : manifest.files) {
@@ -71,11 +107,17 @@ std::string manifest_json(const Manifest& manifest) {
     for (const uint64_t checksum : digest.block_xxh3) checksums.push_back(hex(checksum));
     files[path] = {{"bytes", digest.bytes}, {"xxh3", std::move(checksums)}};
   }
-  Json object = {{"format", kFormat},
-                 {"version", kVersion},
-                 {"step", manifest.step},
-                 {"block_bytes", kDigestBlockBytes},
-                 {"files", std::move(files)}};
+  Json tensors = Json::object();
+  auto& members = tensors.get_ref<Json::object_t&>();  // emplace_back() skips the search for an equal name
+  for (const auto& [name, tensor] : manifest.tensors) {
+    members.emplace_back(name, Json{{"dtype", dtype_name(tensor.dtype)},
+                                    {"shape", tensor.shape},
+                                    {"file", tensor.file},
+                                    {"xxh3", hex(tensor.xxh3)}});
+  }
+  Json object = {{"format", kFormat},         {"version", kVersion},
+                 {"step", manifest.step},     {"block_bytes", kDigestBlockBytes},
+                 {"files", std::move(files)}, {"tensors", std::move(tensors)}};
   object["manifest_xxh3"] = checksum_without_itself(object);
   return object.dump(1) + "\n";
 }
@@ -85,17 +127,16 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   if (!object.is_object() || object.value("format", Json()) != kFormat) {
     throw DataError(fmt::format("{}: expected an object with format = \"{}\"", source, kFormat));
   }
-  if (const Json version = object.value("version", Json()); version.is_number_integer() && version > kVersion) {
+  const Json version = object.value("version", Json());
+  if (version.is_number_integer() && version > kVersion) {
     throw NewerFormat(
-        fmt::format("{}: written by a newer Orthant (format {}, this program reads up to {}); resume with "
-                    "that version",
-                    source, version.dump(), kVersion));
+        fmt::format("{}: written by a newer Orthant (format {}, this program reads up to {}); use that version", source,
+                    version.dump(), kVersion));
   }
-  if (object.value("version", Json()) != kVersion || object.value("block_bytes", Json()) != kDigestBlockBytes) {
+  if ((version != 1 && version != kVersion) || object.value("block_bytes", Json()) != kDigestBlockBytes) {
     throw DataError(
-        fmt::format("{}: version {} with blocks of {} bytes; this program reads version {} with blocks of {}", source,
-                    object.value("version", Json()).dump(), object.value("block_bytes", Json()).dump(), kVersion,
-                    kDigestBlockBytes));
+        fmt::format("{}: version {} with blocks of {} bytes; this program reads versions 1 to {} with blocks of {}",
+                    source, version.dump(), object.value("block_bytes", Json()).dump(), kVersion, kDigestBlockBytes));
   }
   const Json stated = object.value("manifest_xxh3", Json());
   object.erase("manifest_xxh3");
@@ -103,7 +144,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
     throw DataError(fmt::format("{}: damaged: its checksum is {}, but it states {}", source,
                                 checksum_without_itself(object), stated.dump()));
   }
-  Manifest manifest{.step = parse_count(object, "step", source), .files = {}};
+  Manifest manifest{.step = parse_count(object, "step", source), .files = {}, .tensors = {}};
   const auto files = object.find("files");
   if (files == object.end() || !files->is_object())
     throw DataError(fmt::format("{}: files: expected an object", source));
@@ -111,35 +152,51 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
     check_relative(path, source);
     manifest.files.emplace(path, parse_digest(digest, fmt::format("{}: {}", source, printable(path))));
   }
+  if (version == 1) return manifest;
+  const auto tensors = object.find("tensors");
+  if (tensors == object.end() || !tensors->is_object())
+    throw DataError(fmt::format("{}: tensors: expected an object", source));
+  for (const auto& [name, tensor] : tensors->items()) {
+    manifest.tensors.emplace(name,
+                             parse_tensor(tensor, manifest, fmt::format("{}: tensor {}", source, printable(name))));
+  }
   return manifest;
 }
 
-void check_files(const std::string& directory, const Manifest& manifest, bool checksums) {
-  for (const auto& [name, expected] : manifest.files) {
-    const fs::path path = fs::path(directory) / name;
-    std::error_code error;
-    const auto bytes = fs::file_size(path, error);
-    if (error)
-      throw DataError(
-          fmt::format("{}: expected a file of {} bytes: {}", path.string(), expected.bytes, error.message()));
-    if (static_cast<int64_t>(bytes) != expected.bytes) {
-      throw DataError(fmt::format("{}: offset {}: the file has {} bytes, expected {}", path.string(),
-                                  std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes,
-                                  expected.bytes));
-    }
+Manifest read_manifest(const std::string& directory) {
+  const std::string path = fs::path(directory) / kManifestFile;
+  if (!fs::exists(path)) {
+    throw DataError(fmt::format("{}: missing; {} is not a complete checkpoint of Orthant", path, directory));
   }
+  return parse_manifest(read_file(path), path);
+}
+
+void check_size(const std::string& path, const FileDigest& expected) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) throw DataError(fmt::format("{}: expected a file of {} bytes: {}", path, expected.bytes, error.message()));
+  if (static_cast<int64_t>(bytes) == expected.bytes) return;
+  throw DataError(fmt::format("{}: offset {}: the file has {} bytes, expected {}", path,
+                              std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes, expected.bytes));
+}
+
+void check_digest(const std::string& path, const FileDigest& found, const FileDigest& expected) {
+  if (found == expected) return;
+  const auto [found_block, expected_block] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(),
+                                                           expected.block_xxh3.begin(), expected.block_xxh3.end());
+  const bool both = found_block != found.block_xxh3.end() && expected_block != expected.block_xxh3.end();
+  const int64_t begin = kDigestBlockBytes * (found_block - found.block_xxh3.begin());
+  throw DataError(fmt::format("{}: damaged between offset {} and {}: XXH3 {}, expected {}", path, begin,
+                              std::min(begin + kDigestBlockBytes, expected.bytes),
+                              both ? hex(*found_block) : "for another size", both ? hex(*expected_block) : "none"));
+}
+
+void check_files(const std::string& directory, const Manifest& manifest, bool checksums) {
+  const fs::path folder(directory);
+  for (const auto& [name, expected] : manifest.files) check_size(folder / name, expected);
   if (!checksums) return;
   for (const auto& [name, expected] : manifest.files) {
-    const fs::path path = fs::path(directory) / name;
-    const FileDigest found = digest_file(path);
-    if (found == expected) continue;
-    const auto [found_block, expected_block] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(),
-                                                             expected.block_xxh3.begin(), expected.block_xxh3.end());
-    const bool both = found_block != found.block_xxh3.end() && expected_block != expected.block_xxh3.end();
-    const int64_t begin = kDigestBlockBytes * (found_block - found.block_xxh3.begin());
-    throw DataError(fmt::format("{}: damaged between offset {} and {}: XXH3 {}, expected {}", path.string(), begin,
-                                std::min(begin + kDigestBlockBytes, expected.bytes),
-                                both ? hex(*found_block) : "for another size", both ? hex(*expected_block) : "none"));
+    check_digest(folder / name, digest_file(folder / name), expected);
   }
 }
 

@@ -1,23 +1,39 @@
-// The manifest of a checkpoint: the size and the checksums of every file. It is written last. A directory with a
-// manifest was complete when it was written; if its files still match the manifest, it is complete now.
+// The manifest of a checkpoint: the size and the checksums of every file, and the hash of every tensor. It is written
+// last. A directory with a manifest was complete when it was written; if its files still match the manifest, it is
+// complete now.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/errors.h"
 #include "checkpoint/files.h"
+#include "checkpoint/safetensors.h"
 
 namespace orthant {
 
 inline constexpr const char* kManifestFile = "orthant/manifest.json";
 
+/// Entry of the manifest for a tensor. Its `xxh3` is the same for every layout that saved it; see tensor_hash.h.
+struct ManifestTensor {
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;
+  std::string file;  // path within the checkpoint
+  uint64_t xxh3 = 0;
+  bool operator==(const ManifestTensor&) const = default;
+};
+
 struct Manifest {
   int64_t step = 0;
-  std::map<std::string, FileDigest> files;  // by path within the checkpoint
+  std::map<std::string, FileDigest> files;        // by path within the checkpoint
+  std::map<std::string, ManifestTensor> tensors;  // weights and optimizer states, by name; none in version 1
   bool operator==(const Manifest&) const = default;
 };
+
+/// Adds a file and its tensors. LogicError if the manifest already has the file or one of the tensors.
+void add_file(Manifest& manifest, const std::string& path, const WrittenFile& file);
 
 /// Text of the manifest, with a checksum of itself.
 std::string manifest_json(const Manifest& manifest);
@@ -25,9 +41,15 @@ std::string manifest_json(const Manifest& manifest);
 struct NewerFormat : DataError {
   using DataError::DataError;
 };
-/// Throws DataError if the text is damaged or no manifest, or names a path outside the checkpoint. Throws NewerFormat
-/// if a later version of the program wrote it.
+/// Reads a manifest of this or an earlier version. Throws DataError if the text is damaged or no manifest, or names a
+/// path outside the checkpoint. Throws NewerFormat if a later version of the program wrote it.
 Manifest parse_manifest(const std::string& text, const std::string& source);
+/// Reads the manifest of a checkpoint. Throws as parse_manifest() does, and DataError if the directory has none.
+Manifest read_manifest(const std::string& directory);
+/// Throws DataError with path, offset, and the expected and the found value if the file has another size, or if the
+/// digest of its content is another one.
+void check_size(const std::string& path, const FileDigest& expected);
+void check_digest(const std::string& path, const FileDigest& found, const FileDigest& expected);
 /// Compares every file with the manifest: first existence and size of all, then all checksums if `checksums` is set.
 /// Throws DataError with file, offset, and the expected and the found value.
 void check_files(const std::string& directory, const Manifest& manifest, bool checksums);

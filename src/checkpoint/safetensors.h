@@ -88,11 +88,41 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int64_t file_bytes,
                                            const std::string& source);
 
-/// Writes the tensors, sorted by dtype and then name, through an OutputFile (temporary file, fsync, rename). Bytes go
-/// from the caller's memory to the file, tensor by tensor, without a copy. LogicError if a tensor's bytes do not match
-/// its shape or two tensors have one name; DataError on a system error, after which `path` is unchanged.
-FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
-                             const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+/// A tensor of a file that was written. `xxh3` is the hash of its elements; see tensor_hash.h.
+struct WrittenTensor {
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;
+  uint64_t xxh3 = 0;
+};
+/// A file that was written, and its tensors by name. A file of another format has none.
+struct WrittenFile {
+  FileDigest digest;
+  std::map<std::string, WrittenTensor> tensors = {};
+};
+
+/// Writes a file of known tensors one after the other through an OutputFile (temporary file, fsync, rename). Bytes go
+/// from the caller's memory to the file without a copy. Destroyed without commit(), it leaves no file.
+class SafetensorsWriter {
+ public:
+  /// Writes the header. `tensors` need no bytes yet, and must be sorted by dtype, the last of Dtype first, and then by
+  /// name. LogicError if they are not, or if two have one name; DataError on a system error.
+  SafetensorsWriter(const std::string& path, std::span<const TensorBytes> tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  /// Writes the next tensor. LogicError if the number of bytes is not that of its shape.
+  void write(std::span<const std::byte> bytes);
+  /// Ends the file. LogicError if a tensor is missing.
+  WrittenFile commit();
+
+ private:
+  OutputFile file_;
+  std::vector<TensorBytes> tensors_;
+  size_t next_ = 0;
+  WrittenFile written_;
+};
+
+/// Writes all tensors, in any order, with a SafetensorsWriter.
+WrittenFile write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 /// A mapped file. Its header is checked completely before any tensor can be used.
 class SafetensorsFile {
@@ -101,6 +131,8 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  /// All bytes before the data of the first tensor.
+  std::span<const std::byte> head() const { return file_.bytes().first(static_cast<std::size_t>(header_.data_begin)); }
   /// In the order of their data.
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
   bool contains(const std::string& name) const { return index_.contains(name); }
@@ -114,6 +146,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
   std::unordered_map<std::string, std::size_t> index_;
 };
+
+/// Reads all bytes of a file once, and returns what write_safetensors() returns for a file with these bytes.
+WrittenFile digest_safetensors(const SafetensorsFile& file);
 
 /// Several files read as one, by global tensor name, for example the shards of a model.
 class TensorSet {

@@ -20,6 +20,7 @@
 
 #include "comm/group.h"
 #include "launch/rendezvous.h"
+#include "launch/roll_call.h"
 #include "mesh/axes.h"
 #include "mesh/mesh.h"
 
@@ -161,6 +162,10 @@ class Comm {
   /// Processes messages that have arrived. Operations on at most 64 KiB do not advance while the rank computes, and a
   /// peer may be waiting for one of them.
   void progress();
+
+  /// Opens the next roll call of all ranks at their store: a meeting with no time limit, for which no message waits. It
+  /// may be called on another thread, and ends with CommError if the run fails. All ranks must open the same number.
+  RollCall open_roll_call();
 
   TrafficTable traffic() const;
   /// Sum over all axes and operations.

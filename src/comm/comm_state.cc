@@ -92,6 +92,12 @@ bool CommState::finish() {
   return false;
 }
 
+RollCall CommState::open_roll_call() {
+  if (mesh.size() == 1) return {};
+  constexpr double kNoLimit_s = 1e9;
+  return watch->roll_call(store_.clone().under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);
+}
+
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
   const std::string signature = mesh.joined_name(axes);
   std::string name = device.is_cpu() ? signature : signature + "@" + c10::DeviceTypeName(device.type(), true);

@@ -45,7 +45,9 @@ TEST(HfDirectory, OneFile) {
   EXPECT_EQ(names_in(dir.path()),
             (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
   ASSERT_EQ(written.size(), 3u);
-  for (const auto& [name, digest] : written) EXPECT_EQ(digest_file(dir / name), digest) << name;
+  for (const auto& [name, file] : written) EXPECT_EQ(digest_file(dir / name), file.digest) << name;
+  EXPECT_EQ(written.at("model.safetensors").tensors.size(), tensors.views.size());
+  EXPECT_TRUE(written.at("config.json").tensors.empty());
   expect_same(open_hf_weights(dir.path()), tensors);
   EXPECT_EQ(read_hf_config(dir.path()).model.hidden_size, 4096);
 }

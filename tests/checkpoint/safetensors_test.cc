@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "checkpoint/tensor_hash.h"
 #include "tests/checkpoint/fixtures.h"
 
 namespace orthant::safetensors_test {
@@ -16,12 +17,16 @@ TEST(Safetensors, WritesTheGoldenBytes) {
   TempFolder dir;
   const std::array<float, 2> values{1.0f, 2.0f};
   const TensorBytes tensor{.name = "t", .dtype = Dtype::f32, .shape = {2}, .bytes = std::as_bytes(std::span(values))};
-  const FileDigest digest = write_safetensors(dir / "t", std::span(&tensor, 1), {});
+  const WrittenFile written = write_safetensors(dir / "t", std::span(&tensor, 1), {});
   const std::string golden = std::string("\x38\0\0\0\0\0\0\0", 8) +
                              R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )" +
                              std::string("\0\0\x80\x3f\0\0\0\x40", 8);
   EXPECT_EQ(slurp(dir / "t"), golden);
-  EXPECT_EQ(digest, digest_file(dir / "t"));
+  EXPECT_EQ(written.digest, digest_file(dir / "t"));
+  ASSERT_EQ(written.tensors.size(), 1u);
+  EXPECT_EQ(written.tensors.at("t").xxh3, tensor_xxh3(tensor.bytes));
+  EXPECT_EQ(written.tensors.at("t").dtype, Dtype::f32);
+  EXPECT_EQ(written.tensors.at("t").shape, std::vector<int64_t>{2});
   EXPECT_EQ(text_of(SafetensorsFile(dir / "t").bytes("t")), golden.substr(64));
 }
 

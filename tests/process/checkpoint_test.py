@@ -78,8 +78,8 @@ class Damaged(AfterARun):
 
     def test_newer_format_is_not_damage(self):
         path = self.latest() / "orthant/manifest.json"
-        path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-        self.assert_refused("step-000010", "written by a newer Orthant (format 2, this program reads up to 1)")
+        path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
+        self.assert_refused("step-000010", "written by a newer Orthant (format 3, this program reads up to 2)")
 
     def test_file_or_folder_blocks_path(self):
         shutil.move(self.dump / "checkpoints", self.folder / "away")

@@ -105,7 +105,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
       note();
       const Traffic after = comm.total_traffic();
       course.traffic = {after.calls - before.calls, after.bytes - before.bytes};
-      if (run.save) save_snapshot(plan, data, session, state);
+      if (run.save) SnapshotSaver(plan, data, session).save(state);
     } catch (const NotFinite&) {
     }
   });

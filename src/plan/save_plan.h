@@ -1,0 +1,86 @@
+// The files of a checkpoint: which rank writes which tensors, and from which ranks their parts come.
+//
+// A file holds unsharded tensors, so it does not depend on the layout. The tensors are divided among the writers in the
+// order of the model, by elements. Writers are spread evenly over the ranks. Pipeline ranks are blocks of consecutive
+// ranks, so a writer mostly writes what ranks of its own stage hold. Small models have few writers.
+//
+// Growth with P ranks: a rank's plan takes O(tensors) time, and a writer's parts of a tensor take O(P).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/hf_tensors.h"
+#include "plan/placement.h"
+
+namespace orthant {
+
+/// What a tensor of a checkpoint holds: the working values of parameters, a state tensor of the optimizer, or masters.
+enum class SavedKind { values, state, masters };
+
+/// A tensor of a checkpoint.
+struct SavedTensor {
+  HfTensor file;  // its name and shape in the file, and its parameters; one parameter unless these are values
+  SavedKind kind = SavedKind::values;
+  size_t state = 0;  // number of the optimizer's state tensor
+  int64_t bytes = 0;
+  int round = 0;  // in which ranks send their parts of it
+};
+
+/// A file of a checkpoint.
+struct SavedFile {
+  std::string name;                  // "model.safetensors"
+  int writer = 0;                    // rank
+  std::vector<SavedTensor> tensors;  // in the order of their data
+};
+
+/// A contiguous part of a rank's shard of a parameter.
+struct SavedPart {
+  int rank = 0;
+  std::vector<Range> shard;  // for each dim, what the rank holds of the unsharded parameter
+  Range elements;            // of the shard in row-major order
+};
+
+struct SaveLimits {
+  int64_t file_bytes = 5'000'000'000;        // of the weights in a file, as in transformers 4; one tensor may have more
+  int64_t writer_bytes = int64_t{64} << 20;  // the least for which one more rank writes
+  int64_t round_bytes = int64_t{16} << 20;   // that a writer collects in a round; one tensor may have more
+};
+
+/// The files of a checkpoint, in the same order on all ranks.
+struct SavePlan {
+  std::vector<SavedFile> files;
+  int writers = 0;
+  int rounds = 0;
+  int64_t largest_round_bytes = 0;  // of one writer
+  int64_t memory_bytes = 0;  // the most that a writer holds while it saves: twice a round's if parts arrive in buffers
+};
+
+/// Plans the files. With checkpoint.async_mode = "async" there is one round: a writer collects all of its tensors
+/// before it writes the first.
+SavePlan plan_files(const ParameterPlacement& plan, const SaveLimits& limits = {});
+
+/// Where the tensors of a checkpoint come from.
+class SaveRoutes {
+ public:
+  /// The plan must outlive it. Takes O(P) time for P ranks.
+  explicit SaveRoutes(const ParameterPlacement& plan);
+
+  /// True if the ranks keep this kind of tensor for the owned elements of their shards only.
+  bool only_owned(SavedKind kind) const;
+  /// The parts that tile the unsharded parameter: the writer's own, if it has one, and those that other ranks send.
+  std::vector<SavedPart> parts_for(int writer, SavedKind kind, size_t parameter) const;
+  /// True if the rank has a part for this writer, unless that is empty: along the axes that do not divide the
+  /// parameter, it has the writer's coordinates.
+  bool has_part_for(int writer, SavedKind kind, size_t parameter, int rank) const;
+
+ private:
+  Axes dividing_axes(SavedKind kind, size_t parameter) const;
+
+  const ParameterPlacement& plan_;
+  const ParameterShards shards_;
+  std::vector<size_t> buckets_;  // by parameter: the bucket that holds its gradient
+};
+
+}  // namespace orthant
