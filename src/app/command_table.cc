@@ -191,6 +191,17 @@ void define_convert(CLI::App& app, Command& command) {
       ->check(number([](double gb) { return gb > 0 && gb <= 1e6; }, "above 0 and at most 1000000"));
 }
 
+void define_checkpoint(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<CheckpointArguments>();
+  app.add_option("ACTION", arguments.action, "list them, verify one, or diff two")->required()->type_name("");
+  app.add_option("DIR", arguments.directories, "a checkpoint, a run folder (its newest), or a Hugging Face directory")
+      ->required()
+      ->type_name("")
+      ->check(named("runs/jargon"));
+  app.add_flag("--weights", arguments.weights_only, "diff: compare the model, not optimizer, step and data position");
+  app.add_flag("--json", arguments.json, "print one JSON object");
+}
+
 void define_report(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<ReportArguments>();
   app.add_option("RUN_DIR", arguments.dump_folder, "a run folder (job.dump_folder)")
@@ -291,6 +302,14 @@ const std::vector<CommandEntry>& commands() {
        false,
        define_convert,
        {{"--dtype", {"as_stored", "float32", "bfloat16", "float16"}}}},
+      {"checkpoint",
+       "list|verify|diff DIR [DIR] [--json]",
+       "list checkpoints, read all their bytes, or compare two",
+       {"orthant checkpoint list runs/jargon", "orthant checkpoint verify runs/jargon/checkpoints/latest",
+        "orthant checkpoint diff runs/one runs/two"},
+       false,
+       define_checkpoint,
+       {{"ACTION", {"list", "verify", "diff"}}}},
       {"report",
        "RUN_DIR",
        "write RUN_DIR/report.html: loss, throughput, memory",

@@ -68,6 +68,13 @@ struct ConvertArguments {
   double max_shard_gb = 5;
 };
 
+struct CheckpointArguments {
+  std::string action;                    // list | verify | diff
+  std::vector<std::string> directories;  // one, or two for diff
+  bool weights_only = false;             // of diff: compare the model alone
+  bool json = false;
+};
+
 struct ReportArguments {
   std::string dump_folder;
 };
@@ -101,6 +108,7 @@ int verify(const VerifyArguments& arguments);
 int tokenize(const TokenizeArguments& arguments);
 int generate(const GenerateArguments& arguments);
 int convert(const ConvertArguments& arguments);
+int checkpoint(const CheckpointArguments& arguments);
 int report(const ReportArguments& arguments);
 int compare(const CompareArguments& arguments);
 int doctor(const DoctorArguments& arguments);

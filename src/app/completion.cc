@@ -37,12 +37,16 @@ std::vector<ListedOption> named_options(const CommandEntry& entry) {
   return options;
 }
 
-// The values of the arguments without a name.
+// The values of all arguments without a name.
 ValueChoices argument_choices(const CommandEntry& entry) {
+  ValueChoices all;
   for (const ListedOption& option : list_options(entry)) {
-    if (option.is_argument()) return option.choices;
+    if (!option.is_argument()) continue;
+    all.words.insert(all.words.end(), option.choices.words.begin(), option.choices.words.end());
+    all.files = all.files || option.choices.files;
+    all.folders = all.folders || option.choices.folders;
   }
-  return {};
+  return all;
 }
 
 // The call of a function of the bash script that offers these values.
@@ -101,6 +105,7 @@ _orthant_files() {{
   COMPREPLY+=($(compgen -f -- "$current"))
 }}
 _orthant_folders() {{
+  _orthant_words "$1"
   compopt -o filenames 2>/dev/null
   local IFS=$'\n'
   COMPREPLY+=($(compgen -d -- "$current"))
@@ -180,9 +185,8 @@ std::string zsh_item(const std::string& name, const std::string& help) {
 
 std::string zsh_action(const ValueChoices& choices) {
   const std::string words = join(choices.words, " ");
-  if (choices.folders) return "_files -/";
-  if (choices.files && words.empty()) return "_files";
-  if (choices.files) return fmt::format("{{ compadd -- {}; _files }}", words);
+  const std::string paths = choices.files ? "_files" : choices.folders ? "_files -/" : "";
+  if (!paths.empty()) return words.empty() ? paths : fmt::format("{{ compadd -- {}; {} }}", words, paths);
   if (choices.is_list && !words.empty()) return fmt::format("{{ _values -s , value {} }}", words);
   return words.empty() ? " " : fmt::format("({})", words);
 }
@@ -266,10 +270,11 @@ std::string fish_script() {
     for (const ListedOption& option : named_options(entry)) text += fish_option(option, entry.name);
     const ValueChoices choices = argument_choices(entry);
     if (choices.empty()) continue;
-    const std::string values = choices.files     ? "-F"
-                               : choices.folders ? "-a '(__fish_complete_directories)'"
-                                                 : "-a " + quoted(join(choices.words, " "));
-    text += fmt::format("complete -c orthant -n '__fish_seen_subcommand_from {}' {}\n", entry.name, values);
+    std::vector<std::string> words = choices.words;
+    if (choices.folders && !choices.files) words.push_back("(__fish_complete_directories)");
+    const std::string values = words.empty() ? "" : " -a " + quoted(join(words, " "));
+    text += fmt::format("complete -c orthant -n '__fish_seen_subcommand_from {}'{}{}\n", entry.name,
+                        choices.files ? " -F" : "", values);
   }
   for (const ListedOption& key : list_keys()) text += fish_option(key, commands_with_keys(" "));
   return text;

@@ -29,6 +29,7 @@ struct Run {
   int operator()(const orthant::VerifyArguments& arguments) const { return orthant::verify(arguments); }
   int operator()(const orthant::TokenizeArguments& arguments) const { return orthant::tokenize(arguments); }
   int operator()(const orthant::ConvertArguments& arguments) const { return orthant::convert(arguments); }
+  int operator()(const orthant::CheckpointArguments& arguments) const { return orthant::checkpoint(arguments); }
   int operator()(const orthant::GenerateArguments& arguments) const { return orthant::generate(arguments); }
   int operator()(const orthant::ReportArguments& arguments) const { return orthant::report(arguments); }
   int operator()(const orthant::CompareArguments& arguments) const { return orthant::compare(arguments); }

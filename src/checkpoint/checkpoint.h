@@ -16,7 +16,7 @@
 
 namespace orthant {
 
-/// What the completing process adds to the files of tensors.
+/// The content that the completing process adds to the files of tensors.
 struct CheckpointContent {
   HfConfig hf_config;
   std::string state_json;   // one JSON object: step, next global sample, tokens seen, seed, data fingerprint, ...

@@ -76,6 +76,14 @@ std::vector<int64_t> list_steps(const std::string& checkpoints_dir) {
   return steps;
 }
 
+std::vector<std::string> list_leftovers(const std::string& checkpoints_dir) {
+  std::vector<std::string> names = member_names(checkpoints_dir);
+  std::erase_if(names,
+                [](const std::string& name) { return !name.starts_with(kTemporary) && !name.starts_with(kOld); });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 void remove_leftovers(const std::string& checkpoints_dir) {
   const fs::path directory(checkpoints_dir);
   for (const std::string& name : member_names(directory)) {

@@ -14,6 +14,9 @@ std::string step_name(int64_t step);
 /// Steps of all members named step-N, in ascending order. Empty if the directory does not exist.
 std::vector<int64_t> list_steps(const std::string& checkpoints_dir);
 
+/// Names of the members that an interrupted save or removal has left, sorted. The next save removes or restores them.
+std::vector<std::string> list_leftovers(const std::string& checkpoints_dir);
+
 /// Removes temporaries of an interrupted save, and finishes or undoes an interrupted replacement (see move_into_place).
 void remove_leftovers(const std::string& checkpoints_dir);
 

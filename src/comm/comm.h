@@ -163,8 +163,8 @@ class Comm {
   /// peer may be waiting for one of them.
   void progress();
 
-  /// Opens the next roll call of all ranks at their store: a meeting with no time limit, for which no message waits. It
-  /// may be called on another thread, and ends with CommError if the run fails. All ranks must open the same number.
+  /// Opens the next roll call of all ranks at their store. It has no time limit and waits for no message. It may be
+  /// called on another thread, and ends with CommError if the run fails. All ranks must open the same number.
   RollCall open_roll_call();
 
   TrafficTable traffic() const;

@@ -16,7 +16,7 @@
 
 namespace orthant {
 
-/// What a tensor of a checkpoint holds: the working values of parameters, a state tensor of the optimizer, or masters.
+/// The kinds of tensors in a checkpoint: working values of parameters, state tensors of the optimizer, and masters.
 enum class SavedKind { values, state, masters };
 
 /// A tensor of a checkpoint.

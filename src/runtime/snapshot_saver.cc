@@ -176,7 +176,7 @@ std::vector<TensorBytes> SnapshotSaver::headers_of(const SavedFile& file) const 
   return headers;
 }
 
-// Completes the checkpoint from what each rank states: the manifest of its files, or why it could not write them.
+// Completes the checkpoint. The text of a rank is the manifest of its files, or the reason why it could not write them.
 void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_ranks) const {
   std::vector<Manifest> parts;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {

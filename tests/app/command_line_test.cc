@@ -83,6 +83,11 @@ TEST(CommandLine, TheOtherCommands) {
   EXPECT_EQ(generate.temperature, 0.0);
   EXPECT_EQ(generate.top_p, 0.5);
   EXPECT_EQ(generate.seed, 9);
+  const auto checkpoint = std::get<CheckpointArguments>(
+      parse_command_line({"checkpoint", "diff", "runs/a", "runs/b", "--weights", "--json"}));
+  EXPECT_EQ(checkpoint.action, "diff");
+  EXPECT_EQ(checkpoint.directories, (Words{"runs/a", "runs/b"}));
+  EXPECT_TRUE(checkpoint.weights_only && checkpoint.json);
   EXPECT_EQ(std::get<ReportArguments>(parse_command_line({"report", "runs/a"})).dump_folder, "runs/a");
   EXPECT_TRUE(std::get<DoctorArguments>(parse_command_line({"doctor", "--json"})).json);
   EXPECT_EQ(std::get<CalibrateArguments>(parse_command_line({"calibrate", "--write", "a.toml"})).write, "a.toml");
@@ -95,8 +100,11 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
   EXPECT_EQ(error_of({"trian"}), "unknown command trian; did you mean train?\nhelp:  orthant --help");
   const std::pair<Words, std::string> table[] = {
       {{"xyzzy"},
-       "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, convert, report, compare, "
-       "calibrate, doctor, completion"},
+       "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, convert, checkpoint, "
+       "report, compare, calibrate, doctor, completion"},
+      {{"checkpoint", "list"}, "DIR is required"},
+      {{"checkpoint", "lost", "runs/a"}, "ACTION: lost not in {list,verify,diff}"},
+      {{"checkpoint", "list", ""}, "DIR: is empty; name one, such as runs/jargon"},
       {{"train"}, "RUN_FILE is required"},
       {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
       {{"plan", "", "--json"}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
@@ -184,8 +192,8 @@ TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
 }
 
 TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
-  for (const std::string name :
-       {"train", "plan", "verify", "tokenize", "generate", "report", "compare", "calibrate", "doctor", "completion"}) {
+  for (const std::string name : {"train", "plan", "verify", "tokenize", "generate", "checkpoint", "report", "compare",
+                                 "calibrate", "doctor", "completion"}) {
     const std::string text = text_of({name, "--help"});
     EXPECT_NE(text.find("usage: orthant " + name), std::string::npos) << text;
     EXPECT_NE(text.find("\nexamples:\n"), std::string::npos) << text;

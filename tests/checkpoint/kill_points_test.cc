@@ -196,7 +196,7 @@ void hit_saves(int points) {
   }
   EXPECT_GT(killed, points / 6);
   EXPECT_GT(refused, points / 8);
-  EXPECT_GT(unnoticed, points / 20) << "short writes, and failures to remove what is old";
+  EXPECT_GT(unnoticed, points / 20) << "short writes, and failures to remove old files";
 }
 
 TEST(CheckpointKilled, AtAnyCall) { hit_saves(100); }

@@ -75,6 +75,7 @@ class Bash(Written):
         self.assertEqual(self.complete("orthant tokenize --tokenizer b"), ["byte"])
         self.assertEqual(self.complete("orthant plan --hf ru"), ["run two.toml", "run.toml", "runs"])
         self.assertEqual(self.complete("orthant report ru"), ["runs"])  # takes a folder
+        self.assertEqual(self.complete("orthant checkpoint "), ["diff", "list", "runs", "verify"])
 
 
 class OtherShells(Written):
@@ -96,6 +97,7 @@ class OtherShells(Written):
         self.assertEqual(complete("orthant train run"), ["run.toml"])
         self.assertEqual(complete("orthant doctor --training."), [])
         self.assertEqual(complete("orthant completion z"), ["zsh"])
+        self.assertEqual(complete("orthant checkpoint v"), ["verify"])
 
     def test_zsh(self):
         script = self.write("_orthant", "completion", "zsh")
