@@ -55,6 +55,9 @@ void define_train(CLI::App& app, Command& command) {
   define_run_file(app, arguments);
   app.add_flag("--resume", arguments.resume, "resume from the newest checkpoint, or begin a run");
   app.add_flag("--dry-run", arguments.dry_run, "print the banner and the plan without training");
+  app.add_option("--restarts", arguments.restarts, "after a failure, start the ranks again at most N times")
+      ->type_name("N")
+      ->check(whole_number(0));
 }
 
 void define_plan(CLI::App& app, Command& command) {

@@ -18,6 +18,7 @@ struct RunFileArguments {
 struct TrainArguments : RunFileArguments {
   bool resume = false;
   bool dry_run = false;              // print the banner and the plan; train nothing
+  int64_t restarts = 0;              // how often to start the ranks again after a failure
   std::vector<std::string> command;  // complete command line, program first, that starts each local rank
   std::string resume_command;        // the command that resumes the run; see resume_command.h
 };

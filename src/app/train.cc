@@ -19,6 +19,7 @@
 #include "advice/run_warnings.h"
 #include "app/commands.h"
 #include "app/report.h"
+#include "app/restarts.h"
 #include "app/resume_command.h"
 #include "app/run_setup.h"
 #include "app/streams.h"
@@ -313,6 +314,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
   Config config;
   std::optional<Plan> plan;
   try {
+    if (arguments.restarts > 0) require_own_launcher(launch);
     config = load_run(arguments, launch.launcher == "orthant" ? 0 : launch.world_size);
     if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
@@ -350,7 +352,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   memory_warning(plan, ranks);
   FileReadings readings;
   open_run_data(config, make_progress_callback("tokenizing"), &readings);
-  if (ranks == 1) {
+  if (ranks == 1 && arguments.restarts == 0) {
     const Store store = Store::in_process();
     share_readings(store, readings);
     return train_rank(arguments, plan, {.launcher = "orthant", .store_kind = StoreKind::kServedByLauncher},
@@ -361,7 +363,8 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),
                           .prepare = [&](const Store& store) { share_readings(store, readings); },
-                          .advice = [&] { return advice_after_failure(config, arguments.resume_command); }});
+                          .advice = [&] { return advice_after_failure(config, arguments.resume_command); },
+                          .restart = restarts_of(arguments, config)});
 }
 
 }  // namespace

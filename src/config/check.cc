@@ -180,6 +180,9 @@ void check_settings_without_effect(const Config& config) {
     require_default(config, "parallelism.data_parallel_replicate_degree", "parallelism.zero_stage");
   }
   if (config.training.max_norm == 0) require_default(config, "training.clip_by", "training.max_norm");
+  if (config.training.on_nonfinite == "stop") {
+    require_default(config, "training.max_skipped_steps", "training.on_nonfinite");
+  }
   const auto read = optimizer_spec(config.optimizer).settings;
   for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {
     for (const std::string& setting : other.settings) {
@@ -250,6 +253,13 @@ void check_post_validation(const Config& config) {
 
 void check_update_in_backward(const Config& config) {
   if (!config.optimizer.in_backward) return;
+  if (config.training.on_nonfinite != "stop") {
+    refuse(config, "training.on_nonfinite",
+           fmt::format("must be \"stop\" with {}, because parameters are updated before the norm of all gradients is "
+                       "known",
+                       config.locate("optimizer.in_backward")),
+           {"optimizer.in_backward"});
+  }
   if (config.training.max_norm == 0 || config.training.clips_by_previous_norm()) return;
   refuse(config, "training.max_norm",
          fmt::format("must be 0 with {}, unless training.clip_by = \"previous_norm\", because the norm of all "

@@ -165,6 +165,10 @@ const Key kTable[] = {
   KEY(training, clip_by, one_of({"norm", "previous_norm"}), "",
       "clip by the gradient norm of the same step, or of the step before it, which is known before backward; the first "
       "step is then not clipped"),
+  KEY(training, on_nonfinite, one_of({"stop", "skip"}), "",
+      "a step whose loss or gradient norm is not finite ends the run, or is skipped: its update is left out"),
+  KEY(training, max_skipped_steps, at_least(1), "steps",
+      "with on_nonfinite = \"skip\", the most consecutive steps that are skipped; the next such step ends the run"),
   KEY(training, label_smoothing, between(0, 1), "",
       "fraction of each label that training spreads evenly over the vocabulary, as cross_entropy of PyTorch does"),
   KEY(training, z_loss, at_least(0), "",
@@ -224,7 +228,7 @@ const Key kTable[] = {
   KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end",
       "steps between checkpoints"),
   KEY(checkpoint, async_mode, one_of({"disabled", "async"}), "",
-      "async: each rank copies its files' tensors to host memory, and training goes on while another thread writes them"),
+      "async: each rank copies its files' tensors to host memory, and training goes on while a thread writes them"),
   KEY(checkpoint, keep_latest_k, between(0, 1000000), "", "number of checkpoints kept; 0 = all"),
 
   KEY(parallelism, layout, one_of({"given", "auto"}), "",

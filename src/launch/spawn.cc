@@ -161,6 +161,17 @@ class Launcher {
     return exit_code_;
   }
 
+  /// The failure of the run; empty if there was none.
+  const std::optional<RankFailure>& failure() const { return failure_; }
+  bool stop_requested() const { return requested_ != 0; }
+  void report_failure() const {
+    if (failure_->reported) return;
+    std::string text = failure_->message;
+    if (const std::string advice = options_.advice ? options_.advice() : ""; !advice.empty()) text += "\n" + advice;
+    if (options_.report) return options_.report(text);
+    fmt::print(stderr, "error: {}\n", text);
+  }
+
  private:
   int64_t running() const {
     return std::count_if(children_.begin(), children_.end(), [](const Child& child) { return !child.status; });
@@ -191,32 +202,34 @@ class Launcher {
       const bool as_requested =
           (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted) ||
           (requested_ != 0 && WIFSIGNALED(status) && (WTERMSIG(status) == requested_ || WTERMSIG(status) == SIGKILL));
-      if (status == 0 || failed_) continue;
+      if (status == 0 || failure_) continue;
       if (as_requested) {
         // The rank was interrupted before its first step, or SIGTERM killed it before it could handle the signal.
         if (exit_code_ == 0) exit_code_ = WIFEXITED(status) ? kInterrupted : kFailed;
         continue;
       }
-      failed_ = true;
       exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-      report_failure(
-          fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, static_cast<int>(rank))));
+      const auto number = static_cast<int>(rank);
+      failure_ = {.rank = number,
+                  .message = fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, number)),
+                  .exit_code = exit_code_};
+      end_others();
+      // A run of one rank has no store of its own; its rank reports all failures but a signal.
+      const bool reports_itself = children_.size() == 1 && WIFEXITED(status);
+      failure_->reported = !post_failure(store_, failure_->message) || reports_itself;
+      if (!options_.restart) report_failure();
     }
   }
 
-  // Stops the other ranks. The failure record stops them wherever they are blocked; the deadline kills them later.
-  void report_failure(const std::string& message) {
+  // Kills the ranks that cannot react, because their processes are stopped. The others end when they see the failure
+  // record, wherever they are blocked; the deadline kills them later.
+  void end_others() {
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
     for (const Child& child : children_) {
       // A stopped process cannot react.
       if (!child.status && process_state(process_identity(child.pid)) == ProcessState::stopped)
         kill(child.pid, SIGKILL);
     }
-    if (!post_failure(store_, message)) return;
-    std::string text = message;
-    if (const std::string advice = options_.advice ? options_.advice() : ""; !advice.empty()) text += "\n" + advice;
-    if (options_.report) return options_.report(text);
-    fmt::print(stderr, "error: {}\n", text);
   }
 
   const SpawnOptions& options_;
@@ -228,7 +241,7 @@ class Launcher {
   int requested_ = 0;
   Clock::time_point requested_at_;
   int exit_code_ = 0;
-  bool failed_ = false;
+  std::optional<RankFailure> failure_;
   std::optional<Clock::time_point> deadline_;
 };
 
@@ -251,7 +264,15 @@ int cores_of_local_ranks(int local_ranks) {
 
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options) {
   ORTHANT_CHECK(ranks >= 1 && !argv.empty(), ranks);
-  return Launcher(argv, ranks, options).run();
+  for (std::vector<std::string> line = argv;;) {
+    Launcher launcher(line, ranks, options);
+    const int code = launcher.run();
+    if (!launcher.failure() || !options.restart) return code;
+    line = launcher.stop_requested() ? std::vector<std::string>() : options.restart(*launcher.failure());
+    if (!line.empty()) continue;
+    launcher.report_failure();
+    return code;
+  }
 }
 
 }  // namespace orthant

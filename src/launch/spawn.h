@@ -13,6 +13,14 @@
 
 namespace orthant {
 
+/// The first rank of a run that failed.
+struct RankFailure {
+  int rank = 0;
+  std::string message;    // "rank 1 was killed by SIGKILL", and the rank's last activity if it is known
+  int exit_code = 0;      // of the rank; 1 if a signal killed it
+  bool reported = false;  // a rank has already reported it to the user
+};
+
 struct SpawnOptions {
   /// The executable, if argv[0] is only a name; "/proc/self/exe" is the current program. Empty: argv[0].
   std::string program;
@@ -26,6 +34,9 @@ struct SpawnOptions {
   std::function<std::string()> advice;
   /// Receives the message about a failed rank; the default prints it to stderr.
   std::function<void(const std::string& message)> report;
+  /// If set, it is called when a rank has failed, all ranks have ended and no stop was requested. Returns the
+  /// command line with which the ranks start again. If that is empty, they do not, and the failure is reported.
+  std::function<std::vector<std::string>(const RankFailure& failure)> restart;
 };
 
 /// Number of cores on which this machine's ranks may run together. mpirun and srun may bind each rank to cores of its
@@ -35,8 +46,8 @@ int cores_of_local_ranks(int local_ranks);
 /// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, and SIGUSR1 and
 /// SIGHUP as SIGTERM. A second SIGINT or SIGTERM kills them. Returns 0 if all exited with 0, and 130 after SIGINT.
 /// Otherwise returns the failed rank's exit code, or 1 if a signal killed it. Prints one message about which rank died
-/// and how, unless a rank has already reported. The ranks must call die_with_parent() (launch/process.h), so that none
-/// outlives this process.
+/// and how, unless a rank has already reported or the ranks start again. The ranks must call die_with_parent()
+/// (launch/process.h), so that none outlives this process.
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
 
 }  // namespace orthant

@@ -21,8 +21,8 @@ class Optimizer {
   /// `orthogonalizer` is for Muon; null stands for one that requires full matrices.
   Optimizer(Weights& weights, OptimizerConfig config, std::shared_ptr<const Orthogonalizer> orthogonalizer = nullptr);
 
-  /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` counts
-  /// from 1.
+  /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` is the
+  /// number of this update, from 1: a step of the run without an update does not count.
   void step(int64_t step, double lr, double gradient_scale);
   /// The same for these parameters alone. If ranks shard matrices, they must call it with the same matrices. A matrix
   /// whose gradient is not finite on one of these ranks keeps its weights. Its momentum is then not finite, so the run

@@ -57,6 +57,14 @@ int64_t integer(const Json& line, const char* name, const std::string& where) {
   return value.get<int64_t>();
 }
 
+// A field that only some lines have, because it is written only if true.
+bool flag(const Json& line, const char* name, const std::string& where) {
+  const auto it = line.find(name);
+  if (it == line.end()) return false;
+  if (!it->is_boolean()) throw DataError(fmt::format("{}: \"{}\" is {}, not a boolean", where, name, it->dump()));
+  return it->get<bool>();
+}
+
 StepMetrics to_step(const Json& line, const std::string& where) {
   return {.step = integer(line, "step", where),
           .loss = real(line, "loss", where),
@@ -70,7 +78,8 @@ StepMetrics to_step(const Json& line, const std::string& where) {
           .communication_seconds = real(line, "communication_seconds", where),
           .communication_bytes = integer(line, "communication_bytes", where),
           .communication_calls = integer(line, "communication_calls", where),
-          .data_seconds = real(line, "data_seconds", where)};
+          .data_seconds = real(line, "data_seconds", where),
+          .skipped = flag(line, "skipped", where)};
 }
 
 ValidationMetrics to_validation(const Json& line, const std::string& where) {
@@ -126,11 +135,12 @@ size_t read_lines(const std::string& text, const std::string& path, int64_t last
 std::string to_json_line(const StepMetrics& m) {
   return fmt::format(R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "step_seconds": {}, )"
                      R"("tokens_per_second": {}, "mfu": {}, "peak_memory_bytes": {}, "communication_seconds": {}, )"
-                     R"("communication_bytes": {}, "communication_calls": {}, "data_seconds": {}}})"
+                     R"("communication_bytes": {}, "communication_calls": {}, "data_seconds": {}{}}})"
                      "\n",
                      m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, number(m.step_seconds),
                      number(m.tokens_per_second), number(m.mfu), m.peak_memory_bytes, number(m.communication_seconds),
-                     m.communication_bytes, m.communication_calls, number(m.data_seconds));
+                     m.communication_bytes, m.communication_calls, number(m.data_seconds),
+                     m.skipped ? ", \"skipped\": true" : "");
 }
 
 std::string to_json_line(const ValidationMetrics& m) {

@@ -25,6 +25,7 @@ struct StepMetrics {
   int64_t communication_bytes = 0;   // sent by this rank in this step
   int64_t communication_calls = 0;   // operations started by this rank in this step
   double data_seconds = 0;           // spent loading batches
+  bool skipped = false;              // loss or norm is not finite, so the update was left out; written only if true
 };
 
 /// Loss on one of several validation sets.

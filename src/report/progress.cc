@@ -164,6 +164,14 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
   return line;
 }
 
+std::string skipped_line(const StepMetrics& m, int64_t total_steps, int64_t in_row, int64_t most_in_row,
+                         const TerminalStyle& style) {
+  const auto text = [](double value) { return std::isnan(value) ? "nan" : fit(value, 6, 4); };
+  return step_of("skip", m.step, total_steps) + field("loss ", text(m.loss), 6, kYellow, style) +
+         field("gnorm ", text(m.grad_norm), 6, kYellow, style) +
+         fmt::format("  update left out; {} of at most {} in a row", in_row, most_in_row);
+}
+
 std::string validation_line(const ValidationMetrics& m, int64_t total_steps, const TerminalStyle& style) {
   std::string line =
       step_of("valid", m.step, total_steps) + field("loss ", fit(m.validation_loss, 6, 4), 6, kGreen, style);

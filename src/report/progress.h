@@ -44,6 +44,11 @@ double median(std::span<const double> values);
 ///  "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  exposed comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);
 
+/// "skip   120/1000  loss    nan  gnorm    inf  update left out; 2 of at most 10 in a row": the line of a step that was
+/// skipped because its loss or gradient norm is not finite. in_row: consecutive skipped steps up to this one.
+std::string skipped_line(const StepMetrics& metrics, int64_t total_steps, int64_t in_row, int64_t most_in_row,
+                         const TerminalStyle& style);
+
 /// "valid  120/1000  loss 2.5511  bits/byte 1.842", with its columns below those of step_line. bits/byte is omitted if
 /// it is not known.
 std::string validation_line(const ValidationMetrics& metrics, int64_t total_steps, const TerminalStyle& style);

@@ -6,15 +6,13 @@
 //   FINALIZE: receive the total statistics of step s - 1
 //           if the total forbids the update of step s - 1: restore the backup
 //           report the result of step s - 1
-//           if its update is not final: update with the total, and start this row again
+//           if its update is not final: update with the total unless it is not finite, and start this row again
 //   the other forwards, and the backwards
 //   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
 //           if they permit the update: save masters and optimizer state, and update
 //
 // After a clipped step, no rank updates in STEP. All then wait after the row for the total, and FINALIZE of step s + 1
 // has nothing to do.
-#include <cmath>
-
 #include "runtime/session.h"
 
 namespace orthant {
@@ -37,7 +35,7 @@ void Session::advance(int64_t step, const Signals& signals, const OnFinalResult&
     made.updated = !expects_clipping_ && permits_update(made.result);
     if (!made.updated) return;
     if (!chain_.is_last_rank()) backup_.save();  // the last rank has the total and never undoes a step
-    update(step, made.result);
+    update_weights(step, made.result.norm);
   };
   const auto validate = [&](const auto& discard) { return validate_pending(on_final_result, discard); };
   made.result = carry_out(step, statistics, {.step = make, .finalize = validate});
@@ -52,8 +50,7 @@ void Session::finalize_pending_step(const OnFinalResult& on_final_result) {
 }
 
 bool Session::permits_update(const StepResult& result) const {
-  return std::isfinite(result.loss) && std::isfinite(result.norm) &&
-         clip_factor(result.norm, plan_.config.training.max_norm) == 1;
+  return result.is_finite() && clip_factor(result.norm, plan_.config.training.max_norm) == 1;
 }
 
 bool Session::validate_pending(const OnFinalResult& on_final_result, const std::function<void()>& discard) {
@@ -61,7 +58,6 @@ bool Session::validate_pending(const OnFinalResult& on_final_result, const std::
   Pending step = *std::exchange(pending_, std::nullopt);
   chain_.receive_total(step.statistics);
   read(step.statistics, step.result);
-  last_norm_ = step.result.norm;  // STEP had only the part of the ranks before this one
   const bool update_is_final = step.updated && permits_update(step.result);
   expects_clipping_ = !permits_update(step.result);
   if (!update_is_final) discard();
@@ -70,7 +66,11 @@ bool Session::validate_pending(const OnFinalResult& on_final_result, const std::
     gather_weights();
   }
   on_final_result(step.result);
-  if (!update_is_final) update(step.result.step, step.result);
+  if (update_is_final) {
+    last_norm_ = step.result.norm;
+  } else {
+    update(step.result.step, step.result);
+  }
   return !update_is_final;
 }
 

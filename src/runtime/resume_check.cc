@@ -213,7 +213,8 @@ TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step,
           .tokens = state.get<int64_t>("tokens"),
-          .norm = state.find<double>("gradient_norm")};
+          .norm = state.find<double>("gradient_norm"),
+          .skipped_steps = state.find<int64_t>("skipped_steps").value_or(0)};
 }
 
 std::vector<std::string> changes_since_checkpoint(const std::string& directory, const Config& config) {

@@ -83,8 +83,8 @@ Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
       waited += m.communication_seconds;
       spent += m.step_seconds;
     }
-    // Steps without labels have no loss.
-    const auto has_loss = [](const StepMetrics& m) { return !std::isnan(m.loss); };
+    // Steps without labels have no loss, and that of a skipped step is not finite.
+    const auto has_loss = [](const StepMetrics& m) { return std::isfinite(m.loss); };
     if (const auto first = std::ranges::find_if(steps, has_loss); first != steps.end()) {
       s.first_loss = first->loss;
       s.last_loss = std::find_if(steps.rbegin(), steps.rend(), has_loss)->loss;

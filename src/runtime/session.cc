@@ -157,7 +157,7 @@ void Session::update_in_backward(int bucket) {
       if (!not_finite_ || optimizer_.is_exchanged(parameter)) updated.push_back(parameter);
     }
   }
-  optimizer_.step(updated, step_, learning_rate_of(plan_.config, step_), clip_scale(0));
+  optimizer_.step(updated, step_ - skipped_steps_, learning_rate_of(plan_.config, step_), clip_scale(0));
 }
 
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
@@ -205,11 +205,20 @@ void Session::add_tied_gradients() {
 // First, the ranks of the first replica unshard the parameter within each pipeline rank. Then its owner sends it to
 // rank 0. A parameter whose vocabulary rows are sharded over the pipeline is sent by all pipeline ranks, each its rows.
 void Session::update(int64_t step, const StepResult& result) {
-  if (!plan_.config.optimizer.in_backward) {
-    for (size_t i = 0; i < weights_.parameters().size() && before_update; ++i) before_update(i);
-    optimizer_.step(step, learning_rate_of(plan_.config, step), clip_scale(result.norm));
+  const bool in_backward = plan_.config.optimizer.in_backward;
+  for (size_t i = 0; i < weights_.parameters().size() && before_update && !in_backward; ++i) before_update(i);
+  if (!result.is_finite() && !in_backward) {
+    ++skipped_steps_;
+    return;
   }
+  update_weights(step, result.norm);
   last_norm_ = result.norm;
+}
+
+void Session::update_weights(int64_t step, double norm) {
+  if (!plan_.config.optimizer.in_backward) {
+    optimizer_.step(step - skipped_steps_, learning_rate_of(plan_.config, step), clip_scale(norm));
+  }
   gather_weights();
 }
 

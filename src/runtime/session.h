@@ -2,6 +2,7 @@
 // training steps.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ struct StepResult {
   // A rank was asked to stop, by a signal other than SIGINT or by SIGINT.
   bool terminate = false, interrupt = false;
   bool stopped() const { return terminate || interrupt; }
+  bool is_finite() const { return std::isfinite(loss) && std::isfinite(norm); }
   double peak_memory_bytes = 0;               // of the largest rank, before this step
   double data_seconds = 0;                    // of this rank
 };
@@ -51,12 +53,17 @@ class Session {
   /// optimizer.in_backward it also updates the owned elements of each parameter, and no gradient is left.
   StepResult gradients(int64_t step, const Signals& signals);
   /// Ends a step. Unless gradients() has updated the weights, clips the gradients by the norm of the result, or of the
-  /// previous step with training.clip_by = "previous_norm", and updates. Then gathers the updated weights; with
-  /// zero_stage 3 only those that belong to no unit. All ranks must call it together.
+  /// previous update with training.clip_by = "previous_norm", and updates. Then gathers the updated weights; with
+  /// zero_stage 3 only those that belong to no unit. If the result is not finite, it skips the step: weights, optimizer
+  /// state and last_norm() stay as they are. All ranks must call it together.
   void update(int64_t step, const StepResult& result);
-  /// The gradient norm of the last step that update() completed; a checkpoint's norm takes its place. Empty before.
+  /// The gradient norm of the last step that updated the weights; a checkpoint's norm takes its place. Empty before.
   std::optional<double> last_norm() const { return last_norm_; }
   void set_last_norm(double norm) { last_norm_ = norm; }
+  /// The number of skipped steps since step 1; a checkpoint has those before it. The optimizer does not count them: its
+  /// bias correction is that of the number of updates, as with PyTorch's GradScaler.
+  int64_t skipped_steps() const { return skipped_steps_; }
+  void set_skipped_steps(int64_t steps) { skipped_steps_ = steps; }
   /// Called with each parameter when its gradient is final, before its update. All ranks call it in the same order.
   std::function<void(size_t parameter)> before_update;
   /// Returns the summed gradient of this rank's shard of the parameter. All ranks must call it together.
@@ -122,6 +129,8 @@ class Session {
   /// Updates the parameters of a bucket whose gradients are final. After the first gradient that is not finite, this
   /// rank updates only matrices that other ranks exchange with it.
   void update_in_backward(int bucket);
+  /// Updates the weights with this step's gradients, unless backward has done so, and gathers them.
+  void update_weights(int64_t step, double norm);
   /// The factor that clips this step's gradients. `norm`: their norm, which clipping by the previous norm ignores.
   double clip_scale(double norm) const;
   /// Adds the squares of the gradient's elements that this rank counts.
@@ -161,6 +170,7 @@ class Session {
   std::unique_ptr<GradientReducer> reducer_;  // null if gradients exist by unit
   std::unique_ptr<ShardedStates> sharded_;    // null otherwise
   std::optional<double> last_norm_;
+  int64_t skipped_steps_ = 0;
   int64_t step_ = 0;                          // of the row in progress
   SquaresSum squares_;                        // of its gradients that the rank counts in the norm
   std::optional<size_t> not_finite_;          // with optimizer.in_backward: the first parameter with such a gradient

@@ -114,6 +114,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
     tensor.part(parameter).copy_(weights.owned_part_of_shard(shard, parameter));
   }
   if (state.norm) session.set_last_norm(*state.norm);
+  session.set_skipped_steps(state.skipped_steps);
   return state;
 }
 

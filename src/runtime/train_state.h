@@ -10,7 +10,8 @@ namespace orthant {
 struct TrainState {
   int64_t step = 0;                 // completed
   int64_t tokens = 0;               // of all ranks
-  std::optional<double> norm = {};  // of the last step's gradients; earlier versions did not save it
+  std::optional<double> norm = {};  // of the last update's gradients; earlier versions did not save it
+  int64_t skipped_steps = 0;        // of the completed steps, those without an update
 };
 
 }  // namespace orthant

@@ -184,11 +184,16 @@ void Trainer::step(int64_t step) {
 }
 
 void Trainer::record_result(const StepResult& result) {
-  if (!std::isfinite(result.loss) || !std::isfinite(result.norm)) stop_on_not_finite(result);
+  const TrainingConfig& training = plan_.config.training;
+  const int64_t most_skipped = training.on_nonfinite == "skip" ? training.max_skipped_steps : 0;
+  if (!result.is_finite() && skipped_in_row_ == most_skipped) stop_on_not_finite(result);
+  skipped_in_row_ = result.is_finite() ? 0 : skipped_in_row_ + 1;
   last_ = result;
   state_.tokens += result.tokens;
   if (!output_) return;
-  auto& [m, tokens] = unwritten_[result.step];
+  auto& [m, tokens, skipped_in_row] = unwritten_[result.step];
+  skipped_in_row = skipped_in_row_;
+  m.skipped = !result.is_finite();
   // A step without labels has no loss.
   m.loss = result.valid_labels > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
   m.grad_norm = result.norm;
@@ -207,14 +212,18 @@ void Trainer::write_steps() {
   const int64_t last = plan_.config.training.steps;
   for (; !unwritten_.empty() && unwritten_.begin()->first <= std::min(last_.step, state_.step);
        unwritten_.erase(unwritten_.begin())) {
-    auto& [m, tokens] = unwritten_.begin()->second;
+    auto& [m, tokens, skipped_in_row] = unwritten_.begin()->second;
     m.tokens_per_second = static_cast<double>(tokens) / m.step_seconds;
     m.mfu = training_flops_per_token(plan_.architecture, plan_.config.training.seq_len) * m.tokens_per_second /
             peak_flops_;
     output_->steps.push_back(m);
     output_->write(m);
+    if (m.skipped) {
+      say(skipped_line(m, last, skipped_in_row, plan_.config.training.max_skipped_steps, output_->style) + "\n");
+    }
     if (m.step != 1 && m.step % plan_.config.metrics.log_freq != 0 && m.step != last) continue;
     output_->publish(m);
+    if (m.skipped) continue;  // it has a line already
     std::vector<double> seconds;
     for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size();
          ++i) {
@@ -299,8 +308,12 @@ void Trainer::stop_on_not_finite(const StepResult& result) {
       found.empty() ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
                                   comm_.rank())
                     : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
-  throw Error(fmt::format("step {}: loss {}, gradient norm {}. {} {}", result.step, number(result.loss),
-                          number(result.norm), tensors, way_out()));
+  const std::string skipped =
+      skipped_in_row_ > 0
+          ? fmt::format(", after training.max_skipped_steps = {} skipped steps in a row", skipped_in_row_)
+          : "";
+  throw Error(fmt::format("step {}: loss {}, gradient norm {}{}. {} {}", result.step, number(result.loss),
+                          number(result.norm), skipped, tensors, way_out()));
 }
 
 void Trainer::print_banner() const {

@@ -45,7 +45,7 @@ class Trainer {
 
   /// Trains from the checkpoint's step (or from step 0) to the last step, or until a stop is requested. Returns an
   /// ExitCode: kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error if the loss or the gradient norm is
-  /// not finite, or a weight when a checkpoint is saved.
+  /// not finite, in more consecutive steps than the run file lets it skip, or a weight when a checkpoint is saved.
   int run();
 
  private:
@@ -56,7 +56,8 @@ class Trainer {
   bool has_steps_left() const { return state_.step < plan_.config.training.steps; }
   /// Runs one step, and records its times.
   void step(int64_t step);
-  /// Records the result of a step that has become final; throws if loss or gradient norm is not finite.
+  /// Records the result of a step that has become final. Throws if loss or gradient norm is not finite, unless the run
+  /// skips such a step.
   void record_result(const StepResult& result);
   /// Returns when all steps so far are final. Must be called before anything else reads the weights.
   void finalize_pending_step();
@@ -83,9 +84,12 @@ class Trainer {
   TrainState state_;
   std::shared_ptr<Output> output_;  // null on all ranks but rank 0
   StepResult last_;                 // of the last final step
+  // Steps up to the last final one that were skipped, without another in between. It is 0 after a resume.
+  int64_t skipped_in_row_ = 0;
   struct Unwritten {
     StepMetrics metrics;
-    int64_t tokens = 0;  // of this step
+    int64_t tokens = 0;          // of this step
+    int64_t skipped_in_row = 0;  // up to this step
   };
   std::map<int64_t, Unwritten> unwritten_;  // by step
   std::optional<Clock::time_point> last_step_end_;  // empty if other work followed the last step

@@ -235,8 +235,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
     report(0);
     for (int64_t step = 1; step <= steps; ++step) {
       const StepResult result = session.gradients(step, {});
-      const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
-      require_finite(finite, step, "", finite ? "" : session.find_first_not_finite(step).what);
+      require_finite(result.is_finite(), step, "", result.is_finite() ? "" : session.find_first_not_finite(step).what);
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.norm);
       trace.gradients.push_back(session.weights().gradients().clone());

@@ -73,6 +73,13 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
        "training.max_norm = 1.0 (default) must be 0 with optimizer.in_backward = true (run.toml:2), unless "
        "training.clip_by = \"previous_norm\", because the norm of all gradients is known only after backward; set it "
        "to 0, or training.clip_by to \"previous_norm\", or optimizer.in_backward to false"},
+      {"[optimizer]\nin_backward = true\n[training]\nlocal_batch_size = 8\nmax_norm = 0\non_nonfinite = 'skip'",
+       "training.on_nonfinite = \"skip\" (run.toml:6) must be \"stop\" with optimizer.in_backward = true (run.toml:2), "
+       "because parameters are updated before the norm of all gradients is known; set it to \"stop\", or "
+       "optimizer.in_backward to false"},
+      {"[training]\nmax_skipped_steps = 3",
+       "training.max_skipped_steps = 3 (run.toml:2) has no effect with training.on_nonfinite = \"stop\" (default); set "
+       "it to 10, or training.on_nonfinite to \"skip\""},
       {"[parallelism]\ndata_parallel_shard_degree = 2",
        "parallelism.data_parallel_shard_degree = 2 (run.toml:2) has no effect with parallelism.zero_stage = 0 "
        "(default); set it to 0, or parallelism.zero_stage to 1"},

@@ -34,6 +34,8 @@ TEST(CommandLine, Train) {
   EXPECT_TRUE(arguments.print_config);
   EXPECT_FALSE(arguments.dry_run);
   EXPECT_TRUE(std::get<TrainArguments>(parse_command_line({"train", "r", "--dry-run"})).dry_run);
+  EXPECT_EQ(std::get<TrainArguments>(parse_command_line({"train", "r", "--restarts", "3"})).restarts, 3);
+  EXPECT_THROW(parse_command_line({"train", "r", "--restarts", "-1"}), UsageError);
 }
 
 TEST(CommandLine, PlanAndVerify) {

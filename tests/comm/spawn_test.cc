@@ -138,6 +138,13 @@ TEST(Play, DISABLED_Launcher) {
   options.threads_per_rank = 1;
   options.grace_s = setting("GRACE_S").empty() ? 1000 : std::stod(setting("GRACE_S"));
   options.advice = [] { return "resume with: orthant train run.toml --resume"; };
+  if (!setting("RESTARTS").empty()) {
+    options.restart = [left = std::stoi(setting("RESTARTS"))](const RankFailure& failure) mutable {
+      fmt::print("failed: {}{}\n", failure.message, failure.reported ? ", reported" : "");
+      std::fflush(stdout);
+      return left-- > 0 ? play("Rank") : std::vector<std::string>();
+    };
+  }
   const int code = run_local_ranks(play("Rank"), std::stoi(setting("RANKS")), options);
   fmt::print("launcher ends with {}\n", code);
   std::fflush(nullptr);
@@ -217,6 +224,35 @@ TEST(Spawn, ExitCodesAreHandedOn) {
   Program well = launch("none", 2);
   EXPECT_EQ(well.exit_code(), 0) << well.output();
   EXPECT_EQ(times(well.output(), "error"), 0) << well.output();
+}
+
+// The error is printed only when the ranks do not start again.
+TEST(Spawn, FailedRanksStartAgain) {
+  for (const auto& [scene, failure, code] : {std::tuple("exit", "failed: rank 1 ended with exit code 3", 3),
+                                             std::tuple("kill", "failed: rank 1 was killed by SIGKILL", 1)}) {
+    Program program(play("Launcher"), {{"SCENE", scene}, {"RANKS", "3"}, {"GRACE_S", "5"}, {"RESTARTS", "1"}});
+    EXPECT_EQ(program.exit_code(), code) << program.output();
+    EXPECT_EQ(times(program.output(), failure), 2) << program.output();
+    EXPECT_EQ(times(program.output(), "error: rank 1"), 1) << program.output();
+  }
+  Program reports(play("Launcher"), {{"SCENE", "throw"}, {"RANKS", "3"}, {"GRACE_S", "5"}, {"RESTARTS", "1"}});
+  EXPECT_EQ(reports.exit_code(), 1) << reports.output();
+  EXPECT_EQ(times(reports.output(), "error: rank 1: disk full"), 2) << reports.output();
+  EXPECT_EQ(times(reports.output(), "error: "), 2) << reports.output();
+  Program well(play("Launcher"), {{"SCENE", "none"}, {"RANKS", "2"}, {"RESTARTS", "2"}});
+  EXPECT_EQ(well.exit_code(), 0) << well.output();
+  EXPECT_EQ(times(well.output(), "failed"), 0) << well.output();
+}
+
+// A run that was asked to stop does not start again, also if a rank then fails.
+TEST(Spawn, AStoppedRunDoesNotStartAgain) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    Program program(play("Launcher"), {{"SCENE", "obey"}, {"RANKS", "2"}, {"RESTARTS", "2"}});
+    ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
+    kill(program.pid(), number);
+    EXPECT_EQ(program.exit_code(), number == SIGINT ? 130 : 0) << program.output();
+    EXPECT_EQ(times(program.output(), "failed"), 0) << program.output();
+  }
 }
 
 // If a rank reports its own failure, neither the launcher nor another rank prints a second error.

@@ -1,7 +1,9 @@
 """Tests of the errors for text and tokens that are missing, empty, too short, damaged, or from another vocabulary. The
 message names the file and the offset. Also tests the errors for losses, gradients and weights that are not finite."""
+import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -277,6 +279,53 @@ class Numbers(ProcessTest):
             again = self.start(command).result()
             self.assert_says(again, 1, "is not finite")
             self.assertEqual(self.weights(), good)
+
+    def test_skipped_steps(self):
+        """The logit of one token is -inf, so that the loss is infinite in each batch that has the token as a label. The
+        same steps are skipped on one rank, on two, and with post-validation, and their lines say so."""
+        paragraphs = (self.folder / "text.txt").read_text().split("\n\n")
+        (self.folder / "text.txt").write_text("\n\n".join(
+            paragraph + (" Z" if i % 40 == 7 else "") for i, paragraph in enumerate(paragraphs)))
+        self.train_well("training.steps=1")
+        model = self.latest()
+        header, data, head = read_safetensors(model / "model.safetensors")
+        embedding = header["model.embed_tokens.weight"]
+        for row in range(embedding["shape"][0]):  # then the first channel of the head's input is about sqrt(32)
+            data[(begin := embedding["data_offsets"][0] + 4 * 32 * row):begin + 4] = struct.pack("<f", 50)
+        begin = header["lm_head.weight"]["data_offsets"][0] + 4 * 32 * ord("Z")
+        data[begin:begin + 4 * 32] = struct.pack("<32f", -3e38, *[0] * 31)
+        (model / "model.safetensors").write_bytes(head + data)
+        keys = [f"model.from={model}", "training.seed_weights=false", "training.steps=30", "validation.freq=0",
+                "checkpoint.interval=0"]
+        self.assert_says(self.train(*keys, "job.dump_folder=stopped"), 1, "loss inf,")
+        keys += ["training.on_nonfinite=skip", "training.max_skipped_steps=3", "training.max_norm=100", "optimizer.lr=1e-3"]
+        layouts = (["run.ranks=1"], ["run.ranks=2", "parallelism.zero_stage=3"],
+                   ["run.ranks=2", "parallelism.pipeline_parallel_degree=2",
+                    "parallelism.pipeline_parallel_post_validation=true"])
+        skipped = []
+        for i, layout in enumerate(layouts):
+            result = self.train_well(*keys, *layout, f"job.dump_folder=skips{i}")
+            steps = self.steps(self.folder / f"skips{i}")
+            self.assertEqual([step["step"] for step in steps], list(range(1, 31)))
+            skipped.append([step["step"] for step in steps if step.get("skipped")])
+            self.assertEqual([step["step"] for step in steps if step["loss"] is None], skipped[i])
+            self.assertEqual(len(re.findall(r"^skip +\d+/30  loss +inf  gnorm +\S+  update left out; [123] of at most 3 in",
+                                            result.out, re.M)), len(skipped[i]), result)
+            self.assertEqual(len(re.findall(r"^step +\d+/30  loss +\d", result.out, re.M)), 30 - len(skipped[i]))
+        self.assertTrue(0 < len(skipped[0]) < 15, skipped)
+        self.assertEqual(skipped, [skipped[0]] * len(layouts))
+        for one, *others in zip(*(self.losses(self.folder / f"skips{i}") for i in range(len(layouts)))):
+            for other in others:
+                self.assertEqual(other[1] is None, one[1] is None)
+                self.assertAlmostEqual(other[1] or 0, one[1] or 0, 3)
+        state = json.loads((self.latest(self.folder / "skips0") / "orthant/state.json").read_text())
+        self.assertEqual(state["skipped_steps"], len(skipped[0]))
+
+    def test_more_skipped_steps_than_allowed(self):
+        result = self.train("optimizer.lr=1e10", "training.steps=50", "validation.freq=0", "checkpoint.interval=0",
+                            "training.max_norm=0", "training.on_nonfinite=skip", "training.max_skipped_steps=3")
+        self.assert_says(result, 1, ", after training.max_skipped_steps = 3 skipped steps in a row. ", "not finite: the ")
+        self.assertEqual([step.get("skipped", False) for step in self.steps()][-4:], [False, True, True, True])
 
     def test_overflowed_update_is_not_saved(self):
         for ranks in (1, 2):

@@ -98,6 +98,23 @@ TEST_F(MetricsFile, UnknownNumbersAreNull) {
   EXPECT_TRUE(std::isnan(read_metrics(path_).steps[0].grad_norm));
 }
 
+TEST_F(MetricsFile, ASkippedStepIsMarked) {
+  StepMetrics m = some_step(1);
+  m.loss = std::numeric_limits<double>::quiet_NaN(), m.skipped = true;
+  {
+    MetricsWriter writer(path_);
+    writer.write(m);
+    writer.write(some_step(2));
+  }
+  EXPECT_NE(content().find("\"loss\": null"), std::string::npos);
+  EXPECT_NE(content().find(", \"skipped\": true}\n"), std::string::npos);
+  const Metrics read = read_metrics(path_);
+  EXPECT_TRUE(read.steps.at(0).skipped);
+  EXPECT_FALSE(read.steps.at(1).skipped);
+  put("{\"step\": 1, \"skipped\": 1}\n");
+  EXPECT_THROW(read_metrics(path_), DataError);
+}
+
 TEST_F(MetricsFile, EachLineIsInTheFileAtOnce) {
   MetricsWriter writer(path_);
   writer.write(some_step(1));

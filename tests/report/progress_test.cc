@@ -130,6 +130,15 @@ TEST(Progress, UnknownNumbersAreDashes) {
             "exposed comm   -  mem    -  eta   9s");
 }
 
+TEST(Progress, ASkippedStepHasALineOfItsOwn) {
+  StepMetrics m = example();
+  m.step = 120, m.loss = -std::numeric_limits<double>::quiet_NaN();
+  m.grad_norm = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(skipped_line(m, 1000, 2, 10, kPlain),
+            "skip   120/1000  loss    nan  gnorm    inf  update left out; 2 of at most 10 in a row");
+  EXPECT_EQ(bare(skipped_line(m, 1000, 2, 10, kColored)), skipped_line(m, 1000, 2, 10, kPlain));
+}
+
 TEST(Progress, ColumnsStayFixedAndFewEnough) {
   std::mt19937_64 random(11);
   const auto any = [&](int low, int high) {

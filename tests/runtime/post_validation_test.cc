@@ -46,6 +46,7 @@ struct Training {
   std::string resume_from;
   bool save = false;
   int64_t finalize_every = 0;
+  bool skips = false;  // steps that are not finite, instead of stopping
 };
 
 /// Multiplies once per step, after the step's last microbatch has added its gradient.
@@ -90,7 +91,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
       EXPECT_EQ(result.step, state.step + 1);
       state.step = result.step, state.tokens += result.tokens;
       course.results.push_back({result.loss, result.norm});
-      if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
+      if (result.is_finite() || run.skips) return;
       note();
       course.not_finite = session.find_first_not_finite(result.step).what;
       throw NotFinite();
@@ -270,6 +271,51 @@ SWEEP_TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
       EXPECT_TRUE(found) << name;
     }
   }
+}
+
+// A skipped step changes no bit of weights and optimizer state, also where ranks have updated before they know that it
+// is not finite.
+SWEEP_TEST(PostValidation, AStepThatIsNotFiniteIsSkippedAsTheSynchronousStepIs) {
+  std::vector<Mesh3> all = meshes();
+  for (const Mesh3& mesh : sharded_meshes()) all.push_back(mesh);
+  const TinyRun run({"model.num_hidden_layers=8", "training.local_batch_size=1", kBatch[0]});
+  for (const auto& [name, ranks, keys] : sweep.of(all, 3)) {
+    const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
+    for (const double max_norm : {100.0, 0.0}) {
+      Training course{.steps = 7, .injection = {last, {{1, kInf}, {3, kInf}, {4, kInf}, {7, kInf}}}, .skips = true};
+      const Words limited = with(keys, {limit(max_norm)});
+      const Both both = run_both(run, ranks, limited, course, name);
+      ASSERT_EQ(both.ranks[0].results.size(), 7u) << name;
+      for (size_t step = 0; step < 7; ++step) {
+        const bool skipped = step == 0 || step == 2 || step == 3 || step == 6;
+        EXPECT_EQ(std::isfinite(both.ranks[0].results[step].norm), !skipped) << name << ", step " << step + 1;
+      }
+      for (const RankCourse& rank : both.ranks) EXPECT_TRUE(rank.masters.isfinite().all().item<bool>()) << name;
+      course.injection = {};  // the control: with all updates, the weights are others
+      const auto updated = train_on(run.plan(ranks, limited), run.data(), course);
+      EXPECT_FALSE(updated[0].masters.equal(both.ranks[0].masters)) << name;
+    }
+  }
+}
+
+// The norm by which the next step is clipped, and the count of updates, are those of the last update.
+TEST(PostValidation, ASkippedStepLeavesTheLastNormAndTheNumberOfUpdates) {
+  const TinyRun run(with(kDeep, {kBatch[0]}));
+  const Plan plan = run.plan(2, pipeline("zb_h2", 2, {limit(100), kPost}));
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport, .timeout_s = 60});
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(1);
+    inject(session, plan, rank, {1, {{3, kInf}}});
+    std::vector<double> norms;
+    const auto on_final_result = [&](const StepResult& result) { norms.push_back(result.norm); };
+    for (int64_t step = 1; step <= 3; ++step) session.advance(step, {}, on_final_result);
+    session.finalize_pending_step(on_final_result);
+    ASSERT_EQ(norms.size(), 3u);
+    EXPECT_FALSE(std::isfinite(norms[2]));
+    EXPECT_EQ(session.last_norm(), norms[1]) << rank;
+    EXPECT_EQ(session.skipped_steps(), 1) << rank;
+  });
 }
 
 SWEEP_TEST(PostValidation, SendsWhatThePlanSaysWhereEveryStepIsClippedOrNone) {

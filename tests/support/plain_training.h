@@ -16,8 +16,10 @@
 
 namespace orthant {
 
-/// Returns the trace that train_ranks() must reproduce: the plan's config on one device, without microbatches.
-inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& data, int64_t steps) {
+/// Returns the trace that train_ranks() must reproduce: the plan's config on one device, without microbatches. The
+/// optimizer does not step in the steps `skipped`, and does not count them, as with PyTorch's GradScaler.
+inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& data, int64_t steps,
+                                          const std::vector<int64_t>& skipped = {}) {
   const Config& c = plan.config;
   Weights weights(plan.parameters, scalar_type(c.training.dtype));
   weights.initialize(static_cast<uint64_t>(c.training.seed));
@@ -32,6 +34,8 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
   std::vector<int64_t> positions(static_cast<size_t>(c.training.seq_len));
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<StepTrace> trace;
+  int64_t updates = 0;
+  double previous_norm = 0;
   for (int64_t step = 1; step <= steps; ++step) {
     const int64_t size = c.training.global_batch_size;
     Microbatch batch = to_microbatch(data.train.batch((step - 1) * size, size), positions, c.data.mask_documents);
@@ -45,10 +49,13 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
     const double norm = weights.gradients().to(at::kDouble).norm().item<double>();
     trace.push_back({.loss = loss.item<double>(), .norm = norm, .gradients = weights.gradients().clone()});
     const bool by_previous = c.training.clip_by == "previous_norm";
-    const double by = !by_previous ? norm : step > 1 ? trace[static_cast<size_t>(step - 2)].norm : 0.0;
+    const double by = by_previous ? previous_norm : norm;
     const double clip = c.training.max_norm > 0 ? std::min(1.0, c.training.max_norm / (by + 1e-6)) : 1.0;
-    optimizer.step(weights, step, rate.at(step), clip);
-    weights.publish();
+    if (std::ranges::count(skipped, step) == 0) {
+      optimizer.step(weights, ++updates, rate.at(step), clip);
+      weights.publish();
+      previous_norm = norm;
+    }
     trace.back().weights = weights.masters().clone();
   }
   return trace;
