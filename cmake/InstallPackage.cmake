@@ -21,7 +21,7 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/OrthantConfigVersion.cmake 
 install(FILES ${CMAKE_BINARY_DIR}/OrthantConfig.cmake ${CMAKE_BINARY_DIR}/OrthantConfigVersion.cmake
   DESTINATION ${_package})
 install(FILES ${CMAKE_SOURCE_DIR}/cmake/FindTorchWheel.cmake ${CMAKE_SOURCE_DIR}/cmake/FindTextLibraries.cmake
-  DESTINATION ${_package}/modules)
+  ${CMAKE_SOURCE_DIR}/cmake/FindSodium.cmake DESTINATION ${_package}/modules)
 
 # Headers are installed as <orthant/ROOM/...>. In their #include lines, "ROOM/..." becomes "orthant/ROOM/...", because a
 # program that uses them may have a file of the same name.

@@ -67,7 +67,8 @@ TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # each takes 17-25 s and more than 1 GB per file
 ONLY_COMM = re.compile(r"\bc10d::|\bProcessGroup(Gloo|NCCL)?\b|\buc[pst]_\w+")
 ONLY_COMM_HEADER = re.compile(r"torch/csrc/distributed/|uc[pst]/")
-STORE_FILES = {"src/launch/c10d_store.h", "src/launch/c10d_store.cc"}  # c10d's key-value store, outside comm
+STORE_FILES = {"src/launch/c10d_store.h", "src/launch/c10d_store.cc",  # c10d's key-value store, outside comm
+               "src/launch/authenticated_store.cc"}
 FILE_LINES, HEADER_LINES, FUNCTION_LINES, LINE_COLUMNS = 400, 250, 60, 120
 
 

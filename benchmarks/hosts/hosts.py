@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command on emulated hosts of this machine: Linux namespaces joined by links of a given rate.
 
-Each host has its own network (address 10.0.0.1, 10.0.0.2, ...), shared memory, processes and host name, so its ranks
+Each host has its own network (address 10.0.0.1, 10.0.0.2, ...; with --ipv6 fd00::1, fd00::2, ...), shared memory, processes and host name, so its ranks
 reach those of other hosts only over TCP. All hosts share the files of this machine, like a folder that all nodes mount,
 and its cores. The hosts are connected to one switch, each through a link with the given rate in both directions. Every
 rank gets a launcher's environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
@@ -44,6 +44,7 @@ def arguments():
                    help="rate of each link: 10gbit, 100mbit, ..., or none (default: 10gbit)")
     p.add_argument("--grace", type=float, default=10,
                    help="seconds that the other ranks get to end after a rank failed (default: 10)")
+    p.add_argument("--ipv6", action="store_true", help="the hosts have IPv6 addresses only, on the loopback too")
     p.add_argument("--report", help="file for the exit codes and the bytes on each link")
     p.add_argument("command", nargs="+", help="command that every rank runs; after --")
     a = p.parse_args()
@@ -75,8 +76,8 @@ def leave(namespaces):
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
 
 
-def address(host):
-    return f"10.0.0.{host + 1}"
+def address(host, a):
+    return f"fd00::{host + 1:x}" if a.ipv6 else f"10.0.0.{host + 1}"
 
 
 def limit(device, rate):
@@ -159,11 +160,16 @@ def set_up_host(number, a):
     run("mount --move /dev/shm/cgroup /sys/fs/cgroup")
     os.rmdir("/dev/shm/cgroup")
     with open("/dev/shm/names", "w") as names:
-        names.write("127.0.0.1 localhost\n" + "".join(f"{address(i)} host{i}\n" for i in range(a.hosts)))
+        names.write(f"{'::1' if a.ipv6 else '127.0.0.1'} localhost\n")
+        names.write("".join(f"{address(i, a)} host{i}\n" for i in range(a.hosts)))
     run("mount --bind /dev/shm/names /etc/hosts")
     os.remove("/dev/shm/names")
     run("ip link set lo up")
-    run(f"ip addr add {address(number)}/24 dev eth0")
+    if a.ipv6:
+        run("ip -4 addr flush dev lo")
+        run(f"ip addr add {address(number, a)}/64 dev eth0 nodad")  # ready without a search for duplicates
+    else:
+        run(f"ip addr add {address(number, a)}/24 dev eth0")
     limit("eth0", a.rate)
     run("ip link set eth0 up")
 
@@ -176,7 +182,7 @@ def start_ranks(host, a):
     for local in range(a.ranks_per_host):
         rank = host * a.ranks_per_host + local
         variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": a.ranks_per_host,
-                     "MASTER_ADDR": address(0), "MASTER_PORT": PORT}
+                     "MASTER_ADDR": address(0, a), "MASTER_PORT": PORT}
         process = subprocess.Popen(a.command, env={**clean, **{k: str(v) for k, v in variables.items()}},
                                    stdin=subprocess.DEVNULL)
         # The Popen object is kept, because its destructor would collect the exit code of the process.

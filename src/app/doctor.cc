@@ -1,9 +1,7 @@
 // orthant doctor: reports how suitable this machine is for training, with advice for each problem.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <dlfcn.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -22,6 +20,7 @@
 #include "base/text.h"
 #include "comm/shared_memory.h"
 #include "comm/transport.h"
+#include "launch/address.h"
 #include "launch/launch.h"
 #include "launch/spawn.h"
 #include "runtime/machine_memory.h"
@@ -129,15 +128,11 @@ Finding check_launcher() {
 }
 
 Finding check_loopback() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool works = descriptor >= 0 &&
-                     ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                     ::listen(descriptor, 1) == 0;
-  if (descriptor >= 0) ::close(descriptor);
-  return {"loopback", works ? "ranks of this machine can connect over 127.0.0.1" : "cannot listen on 127.0.0.1",
+  const int descriptor = listen_on_loopback(0);
+  const bool works = descriptor >= 0;
+  if (works) ::close(descriptor);
+  const std::string address = loopback_address();
+  return {"loopback", works ? "ranks of this machine can connect over " + address : "cannot listen on " + address,
           works ? "" : "local ranks connect over it; allow sockets in this container or sandbox"};
 }
 

@@ -1,11 +1,9 @@
 // Implements Store on c10d's TCPStore, FileStore and HashStore, with error messages that name the host and the cause.
 #include "launch/c10d_store.h"
 
-#include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -23,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/errors.h"
+#include "launch/address.h"
 #include "launch/store.h"
 
 namespace orthant {
@@ -48,6 +47,8 @@ template <typename Operation>
 auto ask(const std::string& name, const Operation& operation) -> decltype(operation()) {
   try {
     return operation();
+  } catch (const ForgedValue&) {
+    throw;
   } catch (const std::exception& error) {
     throw CommError(fmt::format("{} does not answer: {}", name, brief(error)));
   }
@@ -115,30 +116,6 @@ c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, do
   return connected.get();
 }
 
-// Returns a socket that listens on 127.0.0.1, for c10d to take over; -1 with errno set if that fails.
-int listen_on_loopback(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  const int yes = 1;  // lingering connections of a finished run do not block the port
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  if (bound && listen(fd, SOMAXCONN) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
-
-int port_of(int fd) {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? ntohs(address.sin_port) : 0;
-}
-
 }  // namespace
 
 std::string brief(const std::exception& error) {
@@ -177,13 +154,14 @@ Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
   if (reach == Reach::kThisMachine) {
     const int fd = listen_on_loopback(port), error = errno;
     if (fd < 0) refuse(std::strerror(error), error == EADDRINUSE);
-    options.port = static_cast<uint16_t>(port_of(fd));
+    options.port = static_cast<uint16_t>(port_of_listener(fd));
     options.masterListenFd = fd;
   }
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    const std::string loopback = loopback_address();
+    auto store = c10::make_intrusive<c10d::TCPStore>(loopback, options);
     const int bound = store->getPort();
-    return {hold(std::move(store)), fmt::format("store 127.0.0.1:{}", bound), bound};
+    return {hold(std::move(store)), "store " + host_and_port(loopback, bound), bound};
   } catch (const std::exception& error) {
     const std::string text = brief(error);
     refuse(text, text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos);
@@ -195,7 +173,7 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
   constexpr double kQuiet_s = 2;
   quiet_c10d();
   require_descriptors();
-  const std::string name = fmt::format("store {}:{}", host, port);
+  const std::string name = "store " + host_and_port(host, port);
   std::string reason;
   const auto explain = [&](const std::exception& error) {
     reason = why_unreachable(host, port);
@@ -209,7 +187,8 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
     explain(error);
   }
   if (timeout_s > kQuiet_s) {
-    fmt::print(stderr, "waiting for the store at {}:{}, for at most {:.0f} s: {}\n", host, port, timeout_s, reason);
+    fmt::print(stderr, "waiting for the store at {}, for at most {:.0f} s: {}\n", host_and_port(host, port), timeout_s,
+               reason);
     try {
       return {hold(tcp_client(host, port, timeout_s - kQuiet_s)), name, port};
     } catch (const std::exception& error) {
@@ -217,9 +196,9 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
     }
   }
   throw CommError(
-      fmt::format("no store answered at {}:{} for {:.0f} s ({}): check that MASTER_ADDR and MASTER_PORT are the same "
+      fmt::format("no store answered at {} for {:.0f} s ({}): check that MASTER_ADDR and MASTER_PORT are the same "
                   "on all ranks, that rank 0 or its launcher runs there, and that no firewall blocks the connection",
-                  host, port, timeout_s, reason));
+                  host_and_port(host, port), timeout_s, reason));
 }
 
 void Store::set(const std::string& key, const std::string& value) const {

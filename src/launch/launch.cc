@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
+#include "launch/address.h"
+#include "launch/secret.h"
 
 namespace orthant {
 namespace {
@@ -35,8 +39,9 @@ class Family {
 
   int number(std::initializer_list<std::string> names) const { return to_number(*names.begin(), text(names)); }
 
-  int to_number(const std::string& name, const std::string& value) const {
-    int number = 0;
+  template <typename Number = int>
+  Number to_number(const std::string& name, const std::string& value) const {
+    Number number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size()) {
       throw ConfigError(fmt::format("{} = \"{}\" in the environment is not a whole number", name, value));
@@ -75,10 +80,6 @@ void take_master(Launch& launch, const Family& family) {
   }
 }
 
-bool is_this_machine(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
-
 Launch from_torchrun(const Environment& environment) {
   const Family family(environment, "torchrun", environment("RANK") ? "RANK" : "WORLD_SIZE");
   const auto run_id = environment("TORCHELASTIC_RUN_ID");
@@ -90,7 +91,7 @@ Launch from_torchrun(const Environment& environment) {
     const Family local(environment, "torchrun", environment("LOCAL_RANK") ? "LOCAL_RANK" : "LOCAL_WORLD_SIZE");
     launch.local_rank = local.number("LOCAL_RANK");
     launch.local_size = local.number("LOCAL_WORLD_SIZE");
-  } else if (is_this_machine(launch.address)) {
+  } else if (is_loopback(launch.address)) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
   if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True")
@@ -165,8 +166,17 @@ std::string job_id(const Launch& launch, const Environment& environment, const F
   return "";
 }
 
+// Returns the port of a run within a Slurm job, from 15000 to 31380. Programs of the kernel's choice use ports from
+// 32768. Steps of one job get consecutive ports, so they never collide. Jobs with consecutive ids get ports far apart:
+// the golden section spreads the multiples of its product with the number of ports evenly.
+int slurm_port(uint64_t job, uint64_t number_in_job) {
+  constexpr uint64_t kFirst = 15000, kPorts = 16381, kGoldenSection = 10124;  // kPorts is a prime
+  return static_cast<int>(kFirst + (job % kPorts * kGoldenSection + number_in_job % kPorts) % kPorts);
+}
+
 // MPI and Slurm name no rendezvous. The order of choice is: MASTER_ADDR and MASTER_PORT; a file, if all ranks are on
-// one machine; the first host that Slurm lists, with a port derived from the job id.
+// one machine; the first host that Slurm lists, with a port derived from the job and the step. mpirun starts a step on
+// some hosts only, so its ranks take the host list of the job and the name that Open MPI gives to the run.
 void choose_store(Launch& launch, const Environment& environment, const std::string& parent) {
   const Family family(environment, launch.launcher, "MASTER_ADDR");
   std::string key = job_id(launch, environment, family);
@@ -180,8 +190,9 @@ void choose_store(Launch& launch, const Environment& environment, const std::str
     launch.path = fmt::format("{}/orthant-{}-{}.store", environment("TMPDIR").value_or("/tmp"), launch.launcher, key);
     return;
   }
-  const auto nodes =
-      environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST") : environment("SLURM_JOB_NODELIST");
+  const bool is_step = launch.launcher == "slurm" || (launch.launcher == "hydra" && !environment("MPI_LOCALRANKID"));
+  const auto step_nodes = is_step ? environment("SLURM_STEP_NODELIST") : std::nullopt;
+  const auto nodes = step_nodes ? step_nodes : environment("SLURM_JOB_NODELIST");
   if (!nodes || !job) {
     throw ConfigError(
         fmt::format("{} started ranks on several machines but gave them no address to connect to: set MASTER_ADDR to "
@@ -189,7 +200,9 @@ void choose_store(Launch& launch, const Environment& environment, const std::str
                     launch.launcher));
   }
   launch.address = slurm_hosts(*nodes).front();
-  launch.port = 15000 + family.to_number("SLURM_JOB_ID", job->substr(job->size() - std::min<size_t>(4, job->size())));
+  const uint64_t number_in_job =
+      is_step ? family.to_number<uint64_t>("SLURM_STEP_ID", family.text({"SLURM_STEP_ID"})) : xxh3(launch.run_id);
+  launch.port = slurm_port(family.to_number<uint64_t>("SLURM_JOB_ID", *job), number_in_job);
 }
 
 }  // namespace
@@ -219,6 +232,7 @@ std::optional<Launch> detect_launch(const Environment& environment, const std::s
   const bool torchrun_like = environment("RANK").has_value();
   if (!torchrun_like && launch.world_size > 1) choose_store(launch, environment, parent);
   launch.interface_name = environment("GLOO_SOCKET_IFNAME").value_or("");
+  if (launch.world_size > 1) launch.secret = read_secret(environment);
   return launch;
 }
 

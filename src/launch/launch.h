@@ -1,6 +1,6 @@
 // Launch: rank, world size and rendezvous of this process, as its launcher states them in the environment. These
-// functions only read variables and start nothing, except write_error_file(). Costs do not depend on the number of
-// ranks, except that Slurm's host list is expanded in O(hosts).
+// functions only read variables and the file of the secret, and start nothing, except write_error_file(). Costs do not
+// depend on the number of ranks, except that Slurm's host list is expanded in O(hosts).
 #pragma once
 
 #include <functional>
@@ -36,6 +36,8 @@ struct Launch {
   std::string address;  // host of the store
   int port = 0;
   std::string path;  // file of the store
+  /// The secret of the run, which authenticates its ranks on a store over TCP; empty if the rank has none.
+  std::string secret;
   /// GLOO_SOCKET_IFNAME: the network interface between ranks, needed if the default is wrong.
   std::string interface_name;
 };

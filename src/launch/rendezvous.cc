@@ -1,14 +1,8 @@
 // Connects the ranks through a TCP store or a file, finds the local address, and compares the configurations.
 #include "launch/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -25,16 +18,18 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/terminal_text.h"
+#include "launch/address.h"
+#include "launch/owned_file.h"
 #include "launch/process.h"
 #include "launch/roll_call.h"
 #include "launch/run_claim.h"
+#include "launch/secret.h"
 #include "launch/wait.h"
 #include "launch/watch.h"
 
 namespace orthant {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kHostFile = ".host";
 constexpr const char* kArrivals = "store_file/arrived";
 constexpr auto kLook = std::chrono::milliseconds(20);
@@ -42,73 +37,17 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 // Whether all ranks run on this machine.
 bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
 
-std::string text_of(const in_addr& address) {
-  char text[INET_ADDRSTRLEN] = {};
-  inet_ntop(AF_INET, &address, text, sizeof text);
-  return text;
-}
-
-// Returns the IPv4 address of an interface. Without a name: of the first interface that is up and not the loopback.
-// Empty if there is no such interface.
-std::string interface_address(const std::string& name) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return "";
-  std::string found;
-  for (const ifaddrs* i = list; i != nullptr && found.empty(); i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0) continue;
-    const bool wanted = name.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : name == i->ifa_name;
-    if (wanted) found = text_of(reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr);
-  }
-  freeifaddrs(list);
-  return found;
-}
-
-// Returns the local address from which packets to the host would leave, which is the one that the host's network sees.
-// Empty if unknown.
-std::string address_towards(const std::string& host) {
-  addrinfo hints{}, *target = nullptr;
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (getaddrinfo(host.c_str(), "9", &hints, &target) != 0) return "";
-  std::string found;
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in local{};
-  socklen_t length = sizeof local;
-  if (fd >= 0 && ::connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0) {
-    found = text_of(local.sin_addr);
-  }
-  if (fd >= 0) close(fd);
-  freeaddrinfo(target);
-  return found;
-}
-
-std::string local_address(const Launch& launch) {
-  if (!launch.interface_name.empty()) {
-    const std::string address = interface_address(launch.interface_name);
-    if (address.empty()) {
-      throw ConfigError(
-          fmt::format("GLOO_SOCKET_IFNAME = {}: this machine has no such network interface with an IPv4 "
-                      "address (ip -4 addr lists them)",
-                      launch.interface_name));
-    }
-    return address;
-  }
-  if (is_local(launch)) return kLoopback;
-  std::string address = address_towards(launch.address);
-  // The name of a host often resolves to 127.0.1.1 on the host itself, which is useless to other hosts.
-  if (address.empty() || address.starts_with("127.")) address = interface_address("");
-  return address.empty() ? kLoopback : address;
-}
-
 // A store in an open file, which works even after the file is renamed or removed. It lasts until the last process that
 // opened it ends.
 Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd)); }
 
-// Rank 0 of a rendezvous through a file. It replaces any file that an earlier start left under this name. It removes
-// the name once all ranks have arrived, or after timeout_s.
+// Rank 0 of a rendezvous through a file. It replaces a file that an earlier start of this user left under this name,
+// and refuses a file of another user. It removes the name once all ranks have arrived, or after timeout_s.
 Store create_store_file(const Launch& launch, double timeout_s) {
   std::string fresh = launch.path + ".XXXXXX";
+  for (const std::string& left : {launch.path, launch.path + kHostFile}) {
+    if (const int old = open_owned(left, O_RDONLY); old >= 0) close(old);
+  }
   const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // stays open until the process ends
   const auto refuse = [&](const std::string& why) {
     throw CommError(fmt::format(
@@ -120,7 +59,12 @@ Store create_store_file(const Launch& launch, double timeout_s) {
   const Store store = store_in(fd);
   // The identity of rank 0 is in a separate file. Other ranks must not open a store before they know that it belongs to
   // this start.
-  std::ofstream(fresh + kHostFile) << process_identity() << std::flush;
+  try {
+    create_owned(fresh + kHostFile, process_identity());
+  } catch (const CommError&) {
+    unlink(fresh.c_str());
+    throw;
+  }
   if (std::rename(fresh.c_str(), launch.path.c_str()) != 0 ||
       std::rename((fresh + kHostFile).c_str(), (launch.path + kHostFile).c_str()) != 0) {
     const std::string why = std::strerror(errno);
@@ -146,12 +90,9 @@ Store create_store_file(const Launch& launch, double timeout_s) {
 Store join_store_file(const Launch& launch, double timeout_s) {
   Wait wait(timeout_s, fmt::format("rank 0 to create {}", launch.path));
   do {
-    std::string host;
-    std::getline(std::ifstream(launch.path + kHostFile), host);
-    const ProcessState state = process_state(host);
-    const int fd = state == ProcessState::running || state == ProcessState::stopped
-                       ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC)
-                       : -1;
+    const ProcessState state = process_state(read_owned(launch.path + kHostFile));
+    const int fd =
+        state == ProcessState::running || state == ProcessState::stopped ? open_owned(launch.path, O_RDWR) : -1;
     if (fd >= 0) {
       const Store store = store_in(fd);
       store.add(kArrivals, 1);
@@ -169,7 +110,7 @@ Store join_store_file(const Launch& launch, double timeout_s) {
 bool is_served_by_a_run(int port) {
   constexpr double kAnswer_s = 1;
   try {
-    return serves_a_run(Store::join(kLoopback, port, kAnswer_s));
+    return serves_a_run(Store::join(loopback_address(), port, kAnswer_s));
   } catch (const CommError&) {
     return false;
   }
@@ -193,8 +134,14 @@ Store open_store(const Launch& launch, const std::string& text, double timeout_s
     return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id));
   }
   const std::string host =
-      is_local(launch) && launch.store_kind == StoreKind::kServedByRankZero ? kLoopback : launch.address;
+      is_local(launch) && launch.store_kind == StoreKind::kServedByRankZero ? loopback_address() : launch.address;
   const bool serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
+  if (launch.rank == 0 && !is_local(launch) && launch.secret.empty()) {
+    fmt::print(stderr,
+               "warning: the ranks of this run are on several machines and have no secret, so any program that reaches "
+               "{} can end this run; set {} for all ranks (docs/launchers.md)\n",
+               host_and_port(host, launch.port), kSecretFile);
+  }
   const Store store = serves ? serve_store(launch, timeout_s) : Store::join(host, launch.port, timeout_s);
   return claim_rank(store, launch, text, timeout_s);
 }

@@ -19,7 +19,7 @@ struct Rendezvous {
   Store store;
   int rank = 0;
   int world_size = 1;
-  /// The local IPv4 address at which other ranks reach this one.
+  /// The local address, of IPv4 or IPv6, at which other ranks reach this one.
   std::string address = "127.0.0.1";
   /// The network interface that the user named (GLOO_SOCKET_IFNAME); empty if none was named.
   std::string interface_name = {};
@@ -37,7 +37,8 @@ struct Rendezvous {
 /// file. The file's name is removed once all ranks have arrived; a file left by an earlier start is ignored. `text` is
 /// the effective configuration, which distinguishes the ranks of two runs (see run_claim.h); empty if it is not known.
 /// Throws CommError if no store answers, if ranks are missing after timeout_s, or if the port is in use. If another run
-/// serves there, it throws CommError and writes nothing.
+/// serves there, it throws CommError and writes nothing. Over TCP, the store of the result is authenticated with the
+/// secret of the launch.
 Rendezvous connect(const Launch& launch, double timeout_s = 60, const std::string& text = "");
 
 /// The prefix of a run's keys on a store that may hold several runs.

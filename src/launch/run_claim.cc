@@ -14,15 +14,17 @@
 #include "base/hash.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
+#include "launch/address.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
+#include "launch/secret.h"
 #include "launch/wait.h"
 #include "launch/watch.h"
 
 namespace orthant {
 namespace {
 
-constexpr const char* kMagic = "orthant-run-2";
+constexpr const char* kMagic = "orthant-run-3";
 
 // The part of the store that holds the record. A store that rank 0 serves belongs to one run, and other runs must find
 // its record, so the prefix is fixed. A launcher's store may hold several runs, so each has a prefix of its own.
@@ -50,8 +52,12 @@ bool parse_int(const std::string& text, int& number) {
 }
 
 RunRecord new_record(const Launch& launch, const std::string& text) {
-  return {
-      .nonce = random_nonce(), .world_size = launch.world_size, .run_id = hash_of_run_id(launch.run_id), .text = text};
+  const RunRecord record{.nonce = random_nonce(),
+                         .world_size = launch.world_size,
+                         .run_id = hash_of_run_id(launch.run_id),
+                         .mac = "",
+                         .text = text};
+  return with_mac(record, launch.secret);
 }
 
 RunRecord publish_record(const Store& store, const Launch& launch, const std::string& text) {
@@ -72,9 +78,24 @@ std::optional<std::string> await_record(const Store& store, double timeout_s) {
   }
 }
 
+// The keys of the run with this record. A launcher that posts the failure of a rank has the run id and the secret, but
+// not the nonce. Elsewhere the secret may serve several runs, so each derives its own: no run accepts values of
+// another.
+Store keys_of_run(const Store& run_store, const Launch& launch, const std::string& nonce) {
+  if (launch.store_kind == StoreKind::kServedByLauncher) return run_store.authenticated(launch.secret);
+  const Store keys = run_store.under(nonce);
+  return launch.secret.empty() ? keys : keys.authenticated(hmac_sha256(launch.secret, "run " + nonce));
+}
+
+// Where the ranks of one store report a failure before they have read a record.
+Store keys_without_record(const Store& run_store, const Launch& launch) {
+  return run_store.authenticated(launch.secret);
+}
+
 // A launcher's store outlives a failed rank, so the ranks agree there which of them reports the failure.
-[[noreturn]] void end_waiting(const Store& store, const Launch& launch, const std::string& message) {
-  if (launch.store_kind == StoreKind::kServedByLauncher && !post_failure(store, message)) throw PeerFailed();
+[[noreturn]] void end_waiting(const Store& run_store, const Launch& launch, const std::string& message) {
+  const bool must_agree = launch.store_kind == StoreKind::kServedByLauncher;
+  if (must_agree && !post_failure(keys_without_record(run_store, launch), message)) throw PeerFailed();
   throw CommError(message);
 }
 
@@ -83,7 +104,7 @@ RunRecord read_record(const Store& store, const Launch& launch, double timeout_s
   const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, store.name());
   std::optional<std::string> text;
   for (double left_s = timeout_s; !(text = await_record(store, std::min(kPiece_s, left_s))); left_s -= kPiece_s) {
-    if (has_failed(store)) throw PeerFailed();
+    if (has_failed(keys_without_record(store, launch))) throw PeerFailed();
     if (left_s <= kPiece_s) {
       end_waiting(store, launch,
                   fmt::format("rank {}: waited {:g} s for {}; if another program uses that port, choose another "
@@ -96,6 +117,15 @@ RunRecord read_record(const Store& store, const Launch& launch, double timeout_s
   const auto record = parse_run_record(*text);
   if (!record) refuse_rank(launch, "its record was written by another version of Orthant, or by another program");
   return *record;
+}
+
+// Returns why the record was not written with this secret; empty if it was.
+std::string find_secret_mismatch(const RunRecord& record, const std::string& secret) {
+  constexpr const char* kNone = "-";
+  const std::string ours = with_mac(record, secret).mac;
+  if (are_equal_macs(ours, record.mac)) return "";
+  if (record.mac == kNone) return "it has no secret, but this rank has one";
+  return ours == kNone ? "it has a secret, but this rank has none" : "it has another secret than this rank";
 }
 
 // Claims a rank under the keys of a run. Returns false if another process has claimed it.
@@ -126,7 +156,7 @@ bool await_key(const Store& store, const std::string& key, const std::function<b
 // Rank 0 on torchrun's store: replaces the record of ranks that have ended, and answers the ranks that claim this one.
 Store gather_claims(const Store& run_store, const Launch& launch, const std::string& text, double timeout_s) {
   const RunRecord record = new_record(launch, text);
-  const Store keys = run_store.under(record.nonce);
+  const Store keys = keys_of_run(run_store, launch, record.nonce);
   run_store.set(kRecordKey, to_text(record));
   for (int rank = 1; rank < launch.world_size; ++rank) {
     const std::string claimant = fmt::format("rank {} of {}", rank, launch.world_size);
@@ -146,7 +176,7 @@ Store claim_until_answered(const Store& run_store, const Launch& launch, double 
       fmt::format("rank 0 and all other ranks of {} to connect to the {}", launch.world_size, run_store.name());
   Wait wait(timeout_s, launch.rank > 1 ? "" : awaited);
   const auto is_over = [&] { return wait.is_over(); };
-  Store keys = run_store;
+  Store keys = keys_without_record(run_store, launch);
   for (std::string text, tried; await_key(run_store, kRecordKey, is_over) && !wait.is_over();) {
     text = run_store.get(kRecordKey, kExists_s);
     const auto record = parse_run_record(text);
@@ -154,8 +184,9 @@ Store claim_until_answered(const Store& run_store, const Launch& launch, double 
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       continue;
     }
+    if (const std::string why = find_secret_mismatch(*record, launch.secret); !why.empty()) refuse_rank(launch, why);
     tried = text;
-    keys = run_store.under(record->nonce);
+    keys = keys_of_run(run_store, launch, record->nonce);
     const auto is_replaced = [&] { return wait.is_over() || run_store.get(kRecordKey, kExists_s) != text; };
     if (try_claim(keys, launch.rank) && await_key(keys, kAnswerKey, is_replaced)) return keys;
   }
@@ -167,7 +198,14 @@ Store claim_until_answered(const Store& run_store, const Launch& launch, double 
 }  // namespace
 
 std::string to_text(const RunRecord& record) {
-  return fmt::format("{} {} {} {}\n{}", kMagic, record.nonce, record.world_size, record.run_id, record.text);
+  return fmt::format("{} {} {} {} {}\n{}", kMagic, record.nonce, record.world_size, record.run_id, record.mac,
+                     record.text);
+}
+
+RunRecord with_mac(RunRecord record, const std::string& secret) {
+  record.mac = "";
+  record.mac = secret.empty() ? "-" : to_hex(hmac_sha256(secret, "record " + to_text(record)));
+  return record;
 }
 
 std::optional<RunRecord> parse_run_record(const std::string& text) {
@@ -175,14 +213,15 @@ std::optional<RunRecord> parse_run_record(const std::string& text) {
   if (end == std::string::npos) return std::nullopt;
   const auto fields = split(text.substr(0, end), ' ');
   RunRecord record;
-  if (fields.size() != 4 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
+  if (fields.size() != 5 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
   if (!parse_int(fields[2], record.world_size)) return std::nullopt;
-  record.nonce = fields[1], record.run_id = fields[3];
+  record.nonce = fields[1], record.run_id = fields[3], record.mac = fields[4];
   record.text = text.substr(end + 1);
   return record;
 }
 
 std::string find_run_mismatch(const RunRecord& record, const Launch& launch, const std::string& text) {
+  if (const std::string why = find_secret_mismatch(record, launch.secret); !why.empty()) return why;
   if (record.world_size != launch.world_size) {
     return fmt::format("it has {}, but this rank was started as one of {}", counted(record.world_size, "rank"),
                        launch.world_size);
@@ -208,15 +247,11 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
     return launch.rank == 0 ? gather_claims(run_store, launch, text, timeout_s)
                             : claim_until_answered(run_store, launch, timeout_s);
   }
-  // A launcher that posts the failure of a rank has the run id, but not the nonce.
-  const auto keys_of = [&](const RunRecord& record) {
-    return launch.store_kind == StoreKind::kServedByLauncher ? run_store : run_store.under(record.nonce);
-  };
-  if (launch.rank == 0) return keys_of(publish_record(run_store, launch, text));
+  if (launch.rank == 0) return keys_of_run(run_store, launch, publish_record(run_store, launch, text).nonce);
   const RunRecord record = read_record(run_store, launch, timeout_s);
   const std::string why = find_run_mismatch(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
-  const Store keys = keys_of(record);
+  const Store keys = keys_of_run(run_store, launch, record.nonce);
   if (!try_claim(keys, launch.rank))
     refuse_rank(launch, fmt::format("another process has already claimed its rank {}", launch.rank));
   return keys;
@@ -229,10 +264,10 @@ bool serves_a_run(const Store& store) {
 
 std::string other_run_message(const Launch& launch, const std::string& why) {
   return fmt::format(
-      "rank {}: another run already uses {}:{}{}. Choose another MASTER_PORT, the same for all "
+      "rank {}: another run already uses {}{}. Choose another MASTER_PORT, the same for all "
       "ranks of this run; the other run is not affected. If all these ranks belong to one run, "
-      "start all with the same run file and the same number of ranks",
-      launch.rank, launch.address, launch.port, why.empty() ? "" : ": " + why);
+      "start all with the same run file, the same number of ranks and the same {} or {}",
+      launch.rank, host_and_port(launch.address, launch.port), why.empty() ? "" : ": " + why, kSecret, kSecretFile);
 }
 
 }  // namespace orthant

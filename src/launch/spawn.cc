@@ -19,8 +19,10 @@
 #include "base/cores.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "launch/address.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
+#include "launch/secret.h"
 #include "launch/watch.h"
 
 extern char** environ;
@@ -68,18 +70,20 @@ struct Child {
   std::optional<int> status;  // result of waitpid
 };
 
-std::vector<std::string> rank_environment(int rank, int ranks, int port, const std::string& run_id, int threads) {
+std::vector<std::string> rank_environment(int rank, int ranks, int port, const std::string& run_id,
+                                          const std::string& secret, int threads) {
   const std::vector<std::pair<std::string, std::string>> ours = {{"RANK", fmt::format("{}", rank)},
                                                                  {"WORLD_SIZE", fmt::format("{}", ranks)},
                                                                  {"LOCAL_RANK", fmt::format("{}", rank)},
                                                                  {"LOCAL_WORLD_SIZE", fmt::format("{}", ranks)},
                                                                  {"GROUP_RANK", "0"},
                                                                  {"GROUP_WORLD_SIZE", "1"},
-                                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                                 {"MASTER_ADDR", loopback_address()},
                                                                  {"MASTER_PORT", fmt::format("{}", port)},
                                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                                  {"TORCHELASTIC_RUN_ID", "orthant"},
                                                                  {kRunId, run_id},
+                                                                 {kSecret, secret},
                                                                  {"TORCHELASTIC_RESTART_COUNT", "0"},
                                                                  {"OMP_NUM_THREADS", fmt::format("{}", threads)},
                                                                  {"ORTHANT_PARENT_PID", fmt::format("{}", getpid())}};
@@ -87,6 +91,7 @@ std::vector<std::string> rank_environment(int rank, int ranks, int port, const s
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
+    if (name == kSecretFile) continue;
     if (std::none_of(ours.begin(), ours.end(), [&](const auto& mine) { return mine.first == name; }))
       all.push_back(text);
   }
@@ -133,14 +138,15 @@ class Launcher {
       : options_(options),
         server_(Store::serve(0, 60, ranks, Reach::kThisMachine)),
         run_id_(random_nonce()),
-        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_)))) {
+        secret_(random_secret()),
+        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_))).authenticated(secret_)) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
     if (options.prepare) options.prepare(store_);
     const std::string& program = options.program.empty() ? argv[0] : options.program;
     try {
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto variables = rank_environment(rank, ranks, server_.port(), run_id_, threads);
+        const auto variables = rank_environment(rank, ranks, server_.port(), run_id_, secret_, threads);
         children_.push_back({start(program, argv, variables, signals_), {}});
       }
     } catch (...) {
@@ -235,7 +241,7 @@ class Launcher {
   const SpawnOptions& options_;
   const BlockedSignals signals_;
   const Store server_;
-  const std::string run_id_;
+  const std::string run_id_, secret_;
   const Store store_;
   std::vector<Child> children_;
   int requested_ = 0;

@@ -16,11 +16,17 @@ namespace orthant {
 
 struct StoreHandle;  // wraps c10d's store; defined in c10d_store.h
 
-/// Which machines may connect to a store that this process serves. Every client can read and write every key.
+/// Which machines may connect to a store that this process serves. Every client can read and write every key; see
+/// authenticated() for what protects the values.
 enum class Reach { kThisMachine, kNetwork };
 
 /// Thrown if another program already listens on the port.
 struct PortInUse : CommError {
+  using CommError::CommError;
+};
+
+/// Thrown if a program without the secret of the run has changed a value of an authenticated store.
+struct ForgedValue : CommError {
   using CommError::CommError;
 };
 
@@ -36,7 +42,7 @@ class Store {
   /// A store in a file that all ranks of one machine can open. The caller removes the file.
   static Store file(const std::string& path);
   /// Listens on the port (0: any free one, see port()) and serves the store to `ranks` ranks. kThisMachine listens on
-  /// 127.0.0.1 only. Throws PortInUse if another program listens there, and CommError if this process may not open
+  /// the loopback only. Throws PortInUse if another program listens there, and CommError if this process may not open
   /// enough files for the connections.
   static Store serve(int port, double timeout_s, int ranks = 1, Reach reach = Reach::kThisMachine);
   /// Connects to a store that another process serves, and retries for timeout_s. After 2 s it reports on stderr what it
@@ -62,6 +68,10 @@ class Store {
 
   /// The same store with a prefix before all keys.
   Store under(const std::string& prefix) const;
+  /// The same store for holders of the secret only: names of keys are replaced by MACs under the secret, and each value
+  /// carries a MAC. Reading a value that was written without the secret throws ForgedValue. Counters carry no MAC. With
+  /// an empty secret, it is the same store.
+  Store authenticated(const std::string& secret) const;
   /// The same store with another name in messages.
   Store named(const std::string& name) const;
   /// The same store over a separate connection.

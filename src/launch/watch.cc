@@ -199,6 +199,8 @@ void Watch::run() {
     }
     try {
       tick(elapsed_s);
+    } catch (const ForgedValue& error) {
+      abort_and_end(fmt::format("rank {}: {}", rank_, error.what()));
     } catch (const std::exception& error) {
       // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
       const std::string dead = find_dead_rank();

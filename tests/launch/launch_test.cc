@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/errors.h"
 #include "tests/support/says.h"
@@ -137,13 +138,51 @@ TEST(Launch, SlurmMeetsOnItsFirstHost) {
   EXPECT_EQ(launch.world_size, 20);
   EXPECT_EQ(launch.local_size, 8);
   EXPECT_EQ(launch.address, "gpu07");
-  EXPECT_EQ(launch.port, 15000 + 4567);
+  EXPECT_EQ(launch.port, 15000 + (1234567 % 16381 * 10124 + 3) % 16381);
   EXPECT_EQ(detect(with(kSlurm, {{"SLURM_NODEID", "2"}, {"SLURM_PROCID", "17"}})).local_size, 4);
   const Launch one = detect(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2"},
                                           {"SLURM_STEP_NUM_TASKS", "2"},
                                           {"SLURM_PROCID", "1"},
                                           {"SLURM_NODEID", "0"}}));
   EXPECT_EQ(one.path, "/tmp/orthant-slurm-1234567.3.0.store");
+}
+
+// Steps of one job that run at the same time, and jobs that were submitted one after another, have ports of their own
+// on a host that they share.
+TEST(Launch, SlurmPortsDiffer) {
+  std::set<int> ports;
+  for (int job = 1234567; job < 1234567 + 64; ++job) {
+    for (int step = 0; step < 100; ++step) {
+      const int port =
+          detect(with(kSlurm, {{"SLURM_JOB_ID", std::to_string(job)}, {"SLURM_STEP_ID", std::to_string(step)}})).port;
+      EXPECT_TRUE(port >= 15000 && port < 32768) << port;
+      EXPECT_TRUE(ports.insert(port).second) << "job " << job << " step " << step;
+    }
+  }
+  EXPECT_EQ(ports.size(), 6400u);
+  const Table largest = {{"SLURM_JOB_ID", "4294967295"}, {"SLURM_STEP_ID", "4294967290"}};
+  EXPECT_LT(detect(with(kSlurm, largest)).port, 32768);
+  EXPECT_TRUE(says(refusal(with(kSlurm, {{"SLURM_STEP_ID", "batch"}})), {"SLURM_STEP_ID = \"batch\""}));
+}
+
+// mpirun starts a step on the hosts other than its own, so neither the number nor the hosts of a step name its run.
+TEST(Launch, MpirunInASlurmJobTakesTheHostsOfTheJob) {
+  const Table far = with(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}}),
+                         {{"SLURM_JOB_ID", "77"}, {"SLURM_JOB_NODELIST", "gpu[07-09]"}});
+  const Table there = with(far, {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "gpu[08-09]"}});
+  EXPECT_EQ(detect(far).address, "gpu07");
+  EXPECT_EQ(detect(there).address, "gpu07");
+  EXPECT_EQ(detect(there).port, detect(far).port);
+  EXPECT_NE(detect(with(far, {{"PMIX_NAMESPACE", "28/1"}})).port, detect(far).port);
+}
+
+TEST(Launch, SecretIsReadForSeveralRanks) {
+  const Table secret = {{"ORTHANT_SECRET", "0123456789abcdef"}};
+  for (const Table& table : {kTorchrun, kOpenMpi, kHydra, kSlurm}) {
+    EXPECT_EQ(detect(with(table, secret)).secret, "0123456789abcdef");
+    EXPECT_EQ(detect(table).secret, "");
+    EXPECT_TRUE(says(refusal(with(table, {{"ORTHANT_SECRET", "short"}})), {"at least 16 characters"}));
+  }
 }
 
 TEST(Launch, AnOuterLauncherReachesThrough) {

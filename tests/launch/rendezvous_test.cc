@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,8 +14,8 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "launch/process.h"
 #include "comm/thread_ranks.h"
+#include "launch/process.h"
 #include "launch/watch.h"
 #include "tests/support/says.h"
 
@@ -158,8 +159,23 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
 
 class StoreFile : public testing::Test {
  protected:
-  StoreFile() { std::filesystem::create_directory(folder_); }
-  ~StoreFile() override { std::filesystem::remove_all(folder_); }
+  StoreFile() : umask_(umask(077)) { std::filesystem::create_directory(folder_); }
+  ~StoreFile() override {
+    umask(umask_);
+    std::filesystem::remove_all(folder_);
+  }
+
+  // Expects that both ranks refuse to connect for this reason, at once and without a new file.
+  void expect_refused(const std::string& reason) {
+    const auto before = names_in(folder_);
+    for (const int rank : {0, 1}) {
+      EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(in_file(path_, rank), 20); }),
+                       {"cannot connect through the file " + path_, reason, "remove it, set TMPDIR"}));
+    }
+    EXPECT_EQ(names_in(folder_), before);
+  }
+
+  const mode_t umask_;
   const std::filesystem::path folder_ =
       std::filesystem::temp_directory_path() / fmt::format("orthant-rendezvous-{}", getpid());
   const std::string path_ = (folder_ / "run.store").string();
@@ -192,6 +208,48 @@ TEST_F(StoreFile, MissingRanksLeaveNoFile) {
   EXPECT_TRUE(
       says(message_of<Error>([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not create", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
+}
+
+// A program of another user that knows the name of the file could plant one there, to read or change what ranks
+// exchange.
+TEST_F(StoreFile, FileOfAnotherUserIsRefused) {
+  for (const std::string& planted : {path_, path_ + ".host"}) {
+    std::ofstream(path_ + ".host") << process_identity();
+    std::ofstream(path_) << "";
+    if (chown(planted.c_str(), 12345, getgid()) != 0) GTEST_SKIP() << "only root can give a file to another user";
+    expect_refused("it belongs to the user with id 12345");
+    std::filesystem::remove(path_);
+    std::filesystem::remove(path_ + ".host");
+  }
+}
+
+TEST_F(StoreFile, FileThatOthersCanWriteIsRefused) {
+  std::ofstream(path_ + ".host") << process_identity();
+  std::ofstream(path_) << "";
+  chmod(path_.c_str(), 0666);
+  expect_refused("its permissions are 0666 and must be at most 0644");
+}
+
+TEST_F(StoreFile, SymbolicLinkIsNotFollowed) {
+  const std::string target = (folder_ / "target").string();
+  for (const char* suffix : {"", ".host"}) {
+    std::ofstream(path_ + ".host") << process_identity();
+    std::ofstream(target) << process_identity();
+    std::filesystem::remove(path_ + suffix);
+    std::filesystem::create_symlink(target, path_ + suffix);
+    expect_refused("it is a symbolic link");
+    EXPECT_EQ(std::filesystem::file_size(target), process_identity().size());
+    std::filesystem::remove(path_ + suffix);
+  }
+}
+
+TEST_F(StoreFile, PipeIsRefused) {
+  ASSERT_EQ(mkfifo((path_ + ".host").c_str(), 0600), 0);
+  const auto refusal = [&](int rank) {
+    return message_of<CommError>([&] { (void)connect(in_file(path_, rank), 20); });
+  };
+  EXPECT_TRUE(says(refusal(0), {"it is not a regular file"}));
+  EXPECT_TRUE(says(refusal(1), {"it is not a regular file"}));
 }
 
 TEST_F(StoreFile, AFolderThatDoesNotExist) {

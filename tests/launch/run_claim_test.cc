@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <thread>
 
 #include "base/errors.h"
@@ -16,6 +18,8 @@ namespace orthant::run_claim_test {
 namespace {
 
 constexpr double kSoon_s = 0.2;
+
+const std::string kOurs = "0123456789abcdef", kAnother = "0123456789abcdeF";
 
 Launch rank_of(int rank, int world_size = 2, const std::string& run_id = "") {
   return {.launcher = run_id.empty() ? "environment" : "openmpi",
@@ -93,6 +97,55 @@ TEST_F(RunClaim, AnotherJobOfTheLauncher) {
   expect_refused(rank_of(1), "its launcher set another run id");
   // Within one job, a difference is for check_agreement() to report to all ranks.
   EXPECT_NO_THROW(claim_rank(store_, rank_of(1, 2, id_), "seed = 8", kSoon_s));
+}
+
+Launch with_secret(const std::string& secret, Launch launch) {
+  launch.secret = secret;
+  return launch;
+}
+
+TEST_F(RunClaim, AnotherSecret) {
+  (void)claim_rank(store_, with_secret(kOurs, rank_of(0)), "seed = 7", kSoon_s);
+  expect_refused(with_secret(kAnother, rank_of(1)), "it has another secret than this rank");
+  expect_refused(rank_of(1), "it has a secret, but this rank has none");
+  expect_refused(with_secret(kAnother, rank_of(0)), "another process has already claimed its rank 0");
+  const Store zero = claim_rank(store_, with_secret(kOurs, rank_of(1)), "seed = 7", kSoon_s);
+  zero.set("key", "value");
+  EXPECT_TRUE(
+      says(refusal(store_, with_secret(kOurs, rank_of(1))), {"another process has already claimed its rank 1"}));
+}
+
+TEST_F(RunClaim, ARunWithoutASecretRefusesOne) {
+  come(0);
+  expect_refused(with_secret(kOurs, rank_of(1)), "it has no secret, but this rank has one");
+  come(1);
+}
+
+TEST_F(RunClaim, ChangedRecordIsRefused) {
+  (void)claim_rank(store_, with_secret(kOurs, rank_of(0)), "seed = 7", kSoon_s);
+  auto record = parse_run_record(store_.get("orthant/run", kSoon_s));
+  record->nonce.back() = record->nonce.back() == '0' ? '1' : '0';
+  store_.set("orthant/run", to_text(*record));
+  expect_refused(with_secret(kOurs, rank_of(1)), "it has another secret than this rank");
+}
+
+// With one secret, the keys of a run are not those of another run.
+TEST_F(RunClaim, ValuesOfAnotherRunAreNotAccepted) {
+  const Store other_server = Store::serve(0, 5);
+  for (const Store& server : {store_, other_server}) {
+    (void)claim_rank(server, with_secret(kOurs, rank_of(0)), "seed = 7", kSoon_s);
+    claim_rank(server, with_secret(kOurs, rank_of(1)), "seed = 7", kSoon_s).set("key", "value");
+  }
+  const auto key_names = [](const Store& server) {
+    std::vector<std::string> names;
+    for (const auto& line : contents(server)) names.push_back(line.substr(0, line.find(" = ")));
+    return names;
+  };
+  const auto ours = key_names(store_), theirs = key_names(other_server);
+  ASSERT_EQ(ours.size(), theirs.size());
+  std::vector<std::string> common;
+  std::set_intersection(ours.begin(), ours.end(), theirs.begin(), theirs.end(), std::back_inserter(common));
+  for (const auto& name : common) EXPECT_TRUE(name.size() < 64) << name;  // the record, and c10d's own keys
 }
 
 TEST_F(RunClaim, OneOfTwoThatComeAtOnceIsRefused) {
@@ -200,6 +253,14 @@ TEST_F(TorchrunClaim, UnansweredClaimIsRepeated) {
   expect_new_keys_for_both("second");
 }
 
+TEST_F(TorchrunClaim, AnotherSecret) {
+  std::thread zero([&] { (void)refusal(store_.clone(), with_secret(kOurs, launch(0))); });
+  EXPECT_TRUE(
+      says(message_of<CommError>([&] { (void)claim_rank(store_, with_secret(kAnother, launch(1)), "", kLong_s); }),
+           {"rank 1: another run already uses", "it has another secret than this rank"}));
+  zero.join();
+}
+
 TEST_F(TorchrunClaim, AnotherNumberOfHostsIsAnotherStart) {
   Launch four = launch(0);
   four.world_size = 4;
@@ -213,13 +274,13 @@ TEST_F(TorchrunClaim, OneRankReportsWhenRankZeroDoesNotCome) {
 }
 
 TEST(RunRecord, IsReadAsItWasWritten) {
-  const RunRecord record{.nonce = "0123", .world_size = 8, .run_id = "77", .text = "a = 1\n\nb = 2\n"};
+  const RunRecord record{.nonce = "0123", .world_size = 8, .run_id = "77", .mac = "-", .text = "a = 1\n\nb = 2\n"};
   const auto read = parse_run_record(to_text(record));
   ASSERT_TRUE(read);
   EXPECT_EQ(to_text(*read), to_text(record));
   EXPECT_EQ(read->text, record.text);
-  for (const char* bad : {"", "\n", "orthant-run-2 0123 8 77", "orthant-run-1 0123 8 77\n",
-                          "orthant-run-2 0123 eight 77\n", "orthant-run-2 0123 8\n"}) {
+  for (const char* bad : {"", "\n", "orthant-run-3 0123 8 77 -", "orthant-run-2 0123 8 77\n",
+                          "orthant-run-3 0123 eight 77 -\n", "orthant-run-3 0123 8 77\n"}) {
     EXPECT_FALSE(parse_run_record(bad)) << bad;
   }
 }

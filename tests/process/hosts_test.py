@@ -40,9 +40,9 @@ def process_name(pid):
 
 
 class HostsTest(ProcessTest):
-    def on_hosts(self, hosts, ranks_per_host, *command, rate="1gbit", grace=10):
+    def on_hosts(self, hosts, ranks_per_host, *command, rate="1gbit", grace=10, ipv6=False, env={}):
         return self.start([*HOSTS, "--hosts", hosts, "--ranks-per-host", ranks_per_host, "--rate", rate, "--grace",
-                           grace, "--report", self.folder / "report.json", "--", *command])
+                           grace, *["--ipv6"] * ipv6, "--report", self.folder / "report.json", "--", *command], env)
 
     def train_on_hosts(self, hosts, ranks_per_host, *arguments, **options):
         command = [ORTHANT, "train", "run.toml", "job.dump_folder=hosts", *arguments]
@@ -56,13 +56,14 @@ class HostsTest(ProcessTest):
 
 
 class Training(HostsTest):
-    def check_equal_to_one_host(self, ranks_per_host, transport, *more, hosts=2):
+    def check_equal_to_one_host(self, ranks_per_host, transport, *more, hosts=2, **options_of_hosts):
         options = [f"run.transport={transport}", *more]
         self.train_well(f"run.ranks={hosts * ranks_per_host}", *options)
-        self.train_on_hosts(hosts, ranks_per_host, *options)
+        result = self.train_on_hosts(hosts, ranks_per_host, *options, **options_of_hosts)
         self.assertEqual(self.losses(self.folder / "hosts"), self.losses())
         self.assertEqual(len(self.losses()), 10)
         self.assertEqual(self.weights(self.folder / "hosts"), self.weights())
+        return result
 
     def test_one_rank_per_host(self):
         for transport in ("ucx", "gloo"):
@@ -74,6 +75,33 @@ class Training(HostsTest):
 
     def test_ring_over_four_hosts(self):
         self.check_equal_to_one_host(1, "ucx", "parallelism.context_parallel_ring=4", hosts=4)
+
+    def test_ranks_with_a_secret(self):
+        """Without a secret, rank 0 warns that any program which reaches the store can change what ranks exchange."""
+        warning = "on several machines and have no secret"
+        file = self.folder / "secret"
+        file.write_text("0123456789abcdef\n")
+        file.chmod(0o600)
+        for env, warns in (({"ORTHANT_SECRET_FILE": str(file)}, 0), ({}, 1)):
+            with self.subTest(env=env):
+                result = self.train_on_hosts(2, 1, "run.transport=ucx", env=env)
+                self.assertEqual(result.err.count(warning), warns, result)
+
+    def test_hosts_with_ipv6_only(self):
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                self.check_equal_to_one_host(1, transport, ipv6=True)
+
+    def test_local_ranks_with_ipv6_only(self):
+        """`orthant train` starts the ranks of a host whose loopback has only ::1."""
+        alone = ["env", *[f"--unset={name}" for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]]
+        self.train_well("run.ranks=2")
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                result = self.on_hosts(1, 1, *alone, ORTHANT, "train", "run.toml", "run.ranks=2",
+                                       f"run.transport={transport}", f"job.dump_folder={transport}", ipv6=True).result()
+                self.assertEqual((result.code, result.errors()), (0, []), result)
+                self.assertEqual(self.losses(self.folder / transport), self.losses())
 
     def counted(self, dump):
         return sum(record["communication_bytes"] for record in self.steps(self.folder / dump))

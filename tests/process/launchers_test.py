@@ -43,10 +43,11 @@ class TorchrunTest(LauncherTest):
         return [torchrun(), *options, "--no-python", "--nproc-per-node", ranks]
 
     def start_and_kill(self, rank, launchers, *arguments):
-        """Starts the run under each launcher, and kills one rank after a checkpoint and 5 more steps. Returns the
-        results of the launchers."""
+        """Starts the run, whose ranks have a secret, under each launcher, and kills one rank after a checkpoint and 5
+        more steps. Returns the results of the launchers."""
         command = [ORTHANT, "train", "run.toml", *self.STEPS, *arguments]
-        running = [self.start([*launcher, *command]) for launcher in launchers]
+        secret = {"ORTHANT_SECRET": "a secret of all ranks"}
+        running = [self.start([*launcher, *command], env=secret) for launcher in launchers]
         running[0].until(lambda: len(self.steps()) >= 25, "step 25")
         ranks = {rank: pid for each in running for rank, pid in each.ranks().items()}
         os.kill(ranks[rank], signal.SIGKILL)

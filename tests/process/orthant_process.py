@@ -20,7 +20,8 @@ ORTHANT = str(BUILD / "orthant")
 HANG_S = 120  # seconds; a program that runs longer than this hangs
 STOP_S = 10  # seconds; after the death of a rank, all other ranks end within this time
 # prefixes of the environment variables that launchers set
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_", "GOMP_")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_", "GOMP_",
+             "ORTHANT_SECRET")
 RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 
 

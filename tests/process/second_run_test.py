@@ -11,9 +11,9 @@ class SecondRun(ProcessTest):
     def start_rank(self, rank, variables, *arguments):
         return self.start([ORTHANT, "train", "run.toml", *arguments], env={"RANK": str(rank), **variables})
 
-    def start_first(self):
+    def start_first(self, **more):
         """Starts a run of two ranks. Returns them and the environment variables that they were started with."""
-        variables = meeting(2)
+        variables = {**meeting(2), **more}
         ranks = [self.start_rank(rank, variables, "training.steps=1000000", "checkpoint.interval=0") for rank in (0, 1)]
         ranks[0].until(lambda: len(self.steps()) >= 3, "step 3")
         return ranks, variables
@@ -54,6 +54,15 @@ class SecondRun(ProcessTest):
         for rank in (0, 1):
             result = self.start_rank(rank, variables, "training.seq_len=500").result()
             self.assert_says(result, 1, "training.seq_len = 500")
+        self.assert_goes_on(ranks)
+
+    def test_second_run_with_other_secret_fails(self):
+        ranks, variables = self.start_first(ORTHANT_SECRET="the first run's secret")
+        for secret, reason in (({"ORTHANT_SECRET": "another run's secret"}, "it has another secret than this rank"),
+                               ({}, "it has a secret, but this rank has none")):
+            without = {name: value for name, value in variables.items() if name != "ORTHANT_SECRET"}
+            self.assert_refused(self.start_rank(1, {**without, **secret}), variables, reason,
+                                "the same ORTHANT_SECRET or ORTHANT_SECRET_FILE")
         self.assert_goes_on(ranks)
 
     def test_refused_rank_can_be_restarted(self):
