@@ -87,14 +87,14 @@ std::vector<std::string> tensor_files(const fs::path& directory, const Manifest&
   return paths;
 }
 
-Manifest check_checkpoint(const fs::path& directory, bool checksums) {
+Manifest check_checkpoint(const fs::path& directory, ChecksummedFiles checksummed) {
   Manifest manifest = read_manifest(directory);
-  check_files(directory, manifest, checksums);
+  check_files(directory, manifest, checksummed);
   return manifest;
 }
 
-LoadedCheckpoint load(const fs::path& directory, Verify verify) {
-  const Manifest manifest = check_checkpoint(directory, verify == Verify::checksums);
+LoadedCheckpoint load(const fs::path& directory, ChecksummedFiles checksummed) {
+  const Manifest manifest = check_checkpoint(directory, checksummed);
   for (const char* name : {"config.json", kStateFile, kConfigFile}) {
     if (!manifest.files.contains(name)) {
       throw DataError(fmt::format("{}: does not list {}", (directory / kManifestFile).string(), name));
@@ -118,7 +118,7 @@ std::optional<std::string> newest_complete(const fs::path& checkpoints_dir, cons
     const fs::path member = checkpoints_dir / step_name(step);
     if (member == except) continue;
     try {
-      check_checkpoint(member, true);
+      check_checkpoint(member, kAllFiles);
       return member;
     } catch (const std::exception& error) {
       failures += fmt::format("\n  {}", error.what());
@@ -174,12 +174,12 @@ DataError NewCheckpoint::abandon(const std::string& reason) const {
       latest ? fmt::format("the last checkpoint, {}, is unchanged", *latest) : "no earlier checkpoint exists"));
 }
 
-LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
+LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed) {
   std::error_code error;
   const fs::path path = fs::canonical(directory, error);
   if (error) throw DataError(fmt::format("{}: no such checkpoint: {}", directory, error.message()));
   try {
-    return explained([&] { return load(path, verify); });
+    return explained([&] { return load(path, checksummed); });
   } catch (const NewerFormat&) {
     throw;
   } catch (const DataError& damage) {

@@ -53,10 +53,6 @@ class NewCheckpoint {
   std::string directory_;
 };
 
-/// sizes: every file exists with the size in the manifest. checksums: the XXH3 of its content is right too, which reads
-/// every byte.
-enum class Verify { sizes, checksums };
-
 /// A checkpoint whose files have been checked. Tensors are views into mapped files.
 struct LoadedCheckpoint {
   std::string directory;
@@ -68,10 +64,10 @@ struct LoadedCheckpoint {
   std::string config_toml;
 };
 
-/// Checks all files, then maps them. `directory` is step-NNNNNN or `latest`. Throws DataError with the damaged file,
-/// the expected and the found content, and the newest complete checkpoint in the same folder. When several ranks open a
-/// checkpoint, one should verify checksums and the others sizes.
-LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify = Verify::checksums);
+/// Checks the sizes of all files and the checksums of some, then maps all. `directory` is step-NNNNNN or `latest`. Throws
+/// DataError with the damaged file, the expected and the found content, and the newest complete checkpoint in the same
+/// folder.
+LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,
 /// even damaged, because open_checkpoint() then reports the damage; else the newest complete checkpoint. Throws

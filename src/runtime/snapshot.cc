@@ -76,8 +76,8 @@ void load_first_weights(const Plan& plan, Weights& weights) {
 }
 
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
-                       Verify verify) {
-  const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
+                         ChecksummedFiles checksummed) {
+  const LoadedCheckpoint checkpoint = open_checkpoint(directory, checksummed);
   Weights& weights = session.weights();
   const TrainState state = load_train_state(checkpoint, plan, data);
   std::vector<ExpectedTensor> want;

@@ -15,7 +15,7 @@ namespace orthant {
 /// first byte is copied. Throws ConfigError if the checkpoint belongs to another model, optimizer or other data than
 /// the run file's, and DataError if it is damaged.
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
-                       Verify verify);
+                         ChecksummedFiles checksummed = kAllFiles);
 
 /// Loads only weights, from a Hugging Face directory in the form of its own family, into masters and working values.
 /// Throws DataError, also for values that are not finite.

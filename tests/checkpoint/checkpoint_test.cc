@@ -228,11 +228,11 @@ TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
   std::string bytes = slurp(saved + "/model.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   spill(saved + "/model.safetensors", bytes);
-  EXPECT_NO_THROW(open_checkpoint(saved, Verify::sizes));
+  EXPECT_NO_THROW(open_checkpoint(saved, kNoFiles));
   expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
                 {"its folder has no other complete checkpoint"});
   spill(saved + "/model.safetensors", bytes + "x");
-  EXPECT_THROW(open_checkpoint(saved, Verify::sizes), DataError);
+  EXPECT_THROW(open_checkpoint(saved, kNoFiles), DataError);
 }
 
 TEST(Checkpoint, ForeignDirectoriesAreRefused) {

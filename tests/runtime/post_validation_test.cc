@@ -78,7 +78,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     if (run.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     } else {
-      state = load_snapshot(run.resume_from, plan, data, session, Verify::checksums);
+      state = load_snapshot(run.resume_from, plan, data, session);
     }
     inject(session, plan, rank, run.injection);
     const auto note = [&] {

@@ -166,7 +166,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     if (course.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     } else {
-      state = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
+      state = load_snapshot(course.resume_from, plan, data, session);
     }
     if (course.prepare) course.prepare(session, rank);
     RankTrace& trace = ranks[static_cast<size_t>(rank)];
