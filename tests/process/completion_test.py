@@ -43,7 +43,7 @@ class Bash(Written):
     def test_commands_and_options(self):
         self.assertEqual(self.complete("orthant t"), ["tokenize", "train"])
         self.assertIn("completion", self.complete("orthant "))
-        self.assertEqual(self.complete("orthant train --re"), ["--resume"])
+        self.assertEqual(self.complete("orthant train --resu"), ["--resume"])
         self.assertEqual(self.complete("orthant tokenize --t"), ["--text-key", "--tokenizer"])
         self.assertEqual(self.complete("orthant doctor --training."), [])
         self.assertEqual(self.complete("orthant verify --training.st"), ["--training.steps"])
@@ -90,7 +90,7 @@ class OtherShells(Written):
             return sorted(word.split("\t")[0] for word in result.stdout.splitlines())
 
         self.assertEqual(complete("orthant t"), ["tokenize", "train"])
-        self.assertEqual(complete("orthant train --re"), ["--resume"])
+        self.assertEqual(complete("orthant train --resu"), ["--resume"])
         self.assertEqual(complete("orthant train --training.dtype "), ["bfloat16", "float32", "float64"])
         self.assertEqual(complete("orthant train --training.dtype=b"), ["--training.dtype=bfloat16"])
         self.assertEqual(complete("orthant plan --show memory,sch"), ["memory,schedule"])
