@@ -17,15 +17,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Opens the folder and locks it. Negative if another process holds the lock, or if the folder is gone. On a file system
-// without locks it returns a descriptor without one if `needs_lock` is false.
+// Opens the folder and locks it. Negative if another process holds the lock, if the folder is gone, or if it is another
+// user's or a symbolic link, as somebody could plant in /tmp. On a file system without locks it returns a descriptor
+// without one if `needs_lock` is false.
 int open_locked(const std::string& folder, bool needs_lock) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) return -1;
   const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0, is_taken = !is_locked && errno == EWOULDBLOCK;
   struct stat found = {}, held = {};
-  const bool is_there = ::stat(folder.c_str(), &found) == 0 && ::fstat(descriptor, &held) == 0 &&
-                        found.st_ino == held.st_ino && found.st_dev == held.st_dev;
+  const bool is_there = ::lstat(folder.c_str(), &found) == 0 && ::fstat(descriptor, &held) == 0 &&
+                        found.st_ino == held.st_ino && found.st_dev == held.st_dev && held.st_uid == ::geteuid();
   if (is_there && !is_taken && (is_locked || !needs_lock)) return descriptor;
   ::close(descriptor);
   return -1;
