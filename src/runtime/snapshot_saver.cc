@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "checkpoint/retention.h"
 #include "data/chat_template.h"
-#include "launch/watch.h"
 #include "runtime/tensor_files.h"
 
 namespace orthant {
@@ -57,6 +56,7 @@ struct SnapshotSaver::Save {
   const NewCheckpoint checkpoint;
   const CheckpointContent content;
   std::vector<RollCall> calls;                // before the first round, between rounds, and at the end
+  RollCall after_failure;  // which rank 0 does not answer: the others wait there until it has reported
   std::vector<CollectedTensor> tensors;       // of the round
   std::unique_ptr<SafetensorsWriter> writer;  // of the file that this rank writes now
   Manifest part;                              // of the files that it has written
@@ -115,12 +115,14 @@ void SnapshotSaver::save(const TrainState& state) {
                                  content_of(state));
   save_->part.step = state.step;
   for (int i = 0; i <= files_.rounds; ++i) save_->calls.push_back(session_.comm().open_roll_call());
+  save_->after_failure = session_.comm().open_roll_call();
   if (in_background_) save_->tensors = collector_.collect(0);
   const auto carry_out_and_end = [this, &save = *save_] {
     try {
       carry_out(save);
     } catch (...) {
       save.error = std::current_exception();
+      if (session_.comm().rank() == 0) (void)save.checkpoint.abandon("");  // leaves nothing, whatever the error is
     }
     save.ended = true;
   };
@@ -134,7 +136,6 @@ void SnapshotSaver::save(const TrainState& state) {
 
 // Runs on the rank's thread, or on one of its own if there is only one round, whose tensors are collected already.
 void SnapshotSaver::carry_out(Save& save) {
-  const bool is_first = session_.comm().rank() == 0;
   std::string failure =
       call_roll(save.calls.front(), "", [&](const auto&) { return failure_of([&] { save.checkpoint.begin(); }); });
   for (int round = 0; round < files_.rounds && failure.empty(); ++round) {
@@ -150,7 +151,7 @@ void SnapshotSaver::carry_out(Save& save) {
     });
   }
   if (failure.empty()) return;
-  if (!is_first) throw PeerFailed();
+  if (session_.comm().rank() != 0) call_roll(save.after_failure);  // throws
   throw save.checkpoint.abandon(failure.substr(1));
 }
 

@@ -34,7 +34,7 @@ class SnapshotSaver {
   /// the copies are made when it returns. All ranks must call it together.
   void save(const TrainState& state);
   /// Waits for the save in progress. Throws its error: on rank 0 DataError if files could not be written, on other
-  /// ranks PeerFailed, because rank 0 reports.
+  /// ranks CommError once rank 0 has reported.
   void wait();
   /// Throws the error of a save that has ended.
   void check();

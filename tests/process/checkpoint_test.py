@@ -209,7 +209,8 @@ class InBackground(ProcessTest):
         self.train_well("checkpoint.interval=3", "checkpoint.async_mode=async", "job.dump_folder=other")
         for step in ("step-000009", "step-000010"):
             result = self.orthant("checkpoint", "diff", f"run/checkpoints/{step}", f"other/checkpoints/{step}")
-            self.assert_says(result, 0, "equal")
+            self.assertEqual(result.code, 0, result)
+            self.assertIn("equal: ", result.out)
         self.assertEqual(self.losses(), self.losses(self.folder / "other"))
 
 
