@@ -64,9 +64,9 @@ struct LoadedCheckpoint {
   std::string config_toml;
 };
 
-/// Checks the sizes of all files and the checksums of some, then maps all. `directory` is step-NNNNNN or `latest`. Throws
-/// DataError with the damaged file, the expected and the found content, and the newest complete checkpoint in the same
-/// folder.
+/// Checks the sizes of all files and the checksums of some, then maps all. `directory` is step-NNNNNN or `latest`.
+/// Throws DataError with the damaged file, the expected and the found content, and the newest complete checkpoint in
+/// the same folder.
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,

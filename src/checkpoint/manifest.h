@@ -50,8 +50,8 @@ Manifest read_manifest(const std::string& directory);
 /// digest of its content is another one.
 void check_size(const std::string& path, const FileDigest& expected);
 void check_digest(const std::string& path, const FileDigest& found, const FileDigest& expected);
-/// The files whose checksums a process compares: every `every`-th one from number `first` on; with every = 0 none. Ranks
-/// that read one checkpoint divide its files among them.
+/// The files whose checksums a process compares: every `every`-th one from number `first` on; with every = 0 none.
+/// Ranks that read one checkpoint divide its files among them.
 struct ChecksummedFiles {
   int64_t first = 0, every = 1;
   bool include(int64_t number) const { return every > 0 && number % every == first; }

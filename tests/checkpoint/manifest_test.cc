@@ -121,7 +121,8 @@ TEST(CheckFiles, SaysWhereAFileIsDamaged) {
   expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, kNoFiles); }),
                 {dir / "f", "offset 1000: the file has 1000 bytes, expected 8388708"});
   std::filesystem::remove(dir / "f");
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, kNoFiles); }), {dir / "f", "No such file"});
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, kNoFiles); }),
+                {dir / "f", "No such file"});
 }
 
 }  // namespace
