@@ -137,11 +137,16 @@ std::string explain_update(const Config& config) {
 std::string explain_saving(const Plan& plan) {
   const SavePlan files = plan_files(plan);
   const bool in_background = plan.config.checkpoint.async_mode == "async";
-  return fmt::format("save     {} a checkpoint{}; each holds at most {} more{}\n",
-                     files.writers == 1 ? "1 rank writes" : counted(files.writers, "rank") + " write",
-                     in_background ? " while training goes on" : "",
-                     format_bytes(static_cast<double>(files.memory_bytes)),
-                     plan.config.run.device == "cuda" ? " of host memory" : "");
+  const bool is_one = files.writers == 1;
+  std::string text =
+      fmt::format("save     {} a checkpoint{}", is_one ? "1 rank writes" : counted(files.writers, "rank") + " write",
+                  in_background ? " while training goes on" : "");
+  if (files.memory_bytes > 0) {
+    text += fmt::format(", and {} at most {} more{}", is_one ? "holds" : "each holds",
+                        format_bytes(static_cast<double>(files.memory_bytes)),
+                        plan.config.run.device == "cuda" ? " of host memory" : "");
+  }
+  return text + "\n";
 }
 
 // Describes the layouts of sharded parameters, one line for each layout.

@@ -42,6 +42,7 @@ struct History {
 class Restarts {
  public:
   Restarts(const TrainArguments& arguments, const Config& config) : arguments_(arguments), config_(config) {
+    require_free_folder();
     std::string newest;
     try {
       newest = checkpoint_to_resume(config);
@@ -64,6 +65,7 @@ class Restarts {
     }
     std::string newest;
     try {
+      require_free_folder();
       newest = checkpoint_to_resume(config_);
     } catch (const Error& error) {
       return refuse(error.what());
@@ -86,6 +88,11 @@ class Restarts {
   static std::vector<std::string> refuse(const std::string& why) {
     fmt::print(stderr, "the ranks are not started again: {}\n", why);
     return {};
+  }
+
+  // Another run in the folder would be taken for this one: its checkpoints, and the steps in its metrics.
+  void require_free_folder() const {
+    if (fs::exists(config_.job.dump_folder)) lock_run_folder(config_);  // at once free again, for the ranks
   }
 
   History history() const {

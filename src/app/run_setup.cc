@@ -143,6 +143,13 @@ void print_unknown_keys(const std::string& path) {
   if (!unknown.empty()) fmt::print(stderr, "warning: {}\n", unknown);
 }
 
+std::unique_ptr<FolderLock> lock_run_folder(const Config& config) {
+  std::unique_ptr<FolderLock> lock = FolderLock::try_acquire(config.job.dump_folder);
+  if (lock) return lock;
+  throw ConfigError(fmt::format("{}: another run writes to this folder; wait for it, or choose another folder",
+                                config.locate("job.dump_folder")));
+}
+
 void archive_earlier_run(const Config& config) {
   const fs::path folder = config.job.dump_folder;
   constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",     "schedule.svg", "tb",

@@ -1,15 +1,17 @@
 // Steps shared by the commands that take a run file: read it, open its data, find its checkpoint.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "app/commands.h"
 #include "config/config.h"
+#include "data/folder_lock.h"
 #include "launch/rendezvous.h"
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/training_data.h"
-
-#include <functional>
-#include <string>
 
 namespace orthant {
 
@@ -50,6 +52,9 @@ std::string model_directory(const std::string& directory);
 
 /// Warns on stderr of keys of a model's config.json that are not read. `path` is that file or its directory.
 void print_unknown_keys(const std::string& path);
+
+/// Takes the lock of the run's folder. Throws ConfigError if another run writes to it.
+std::unique_ptr<FolderLock> lock_run_folder(const Config& config);
 
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void archive_earlier_run(const Config& config);

@@ -29,7 +29,6 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
-#include "data/folder_lock.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
 #include "launch/spawn.h"
@@ -261,13 +260,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     TrainerOptions options = trainer_options(arguments, plan, launch);
     options.resume_from = resume_from;
     std::unique_ptr<FolderLock> folder_lock;
-    if (rendezvous.rank == 0) {
-      folder_lock = FolderLock::try_acquire(config.job.dump_folder);
-      if (!folder_lock) {
-        throw ConfigError(fmt::format("{}: another run writes to this folder; wait for it, or choose another folder",
-                                      config.locate("job.dump_folder")));
-      }
-    }
+    if (rendezvous.rank == 0) folder_lock = lock_run_folder(config);
     check_agreement(rendezvous, schedule_line(plan), config.run.timeout_s);
     record_stop_signals(rendezvous.rank == 0);
     comm.emplace(plan.mesh, rendezvous.rank, rendezvous, comm_options_of_rank);

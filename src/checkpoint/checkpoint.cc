@@ -167,7 +167,9 @@ void NewCheckpoint::complete(const CheckpointContent& content, std::span<const M
 
 DataError NewCheckpoint::abandon(const std::string& reason) const {
   std::error_code ignored;
+  const bool has_moved = !fs::exists(directory_, ignored) && fs::exists(target(), ignored);
   fs::remove_all(directory_, ignored);
+  if (has_moved) return DataError(fmt::format("saving the checkpoint of step {}: {}", step_, reason));
   const auto latest = follow_latest(checkpoints_dir_);
   return DataError(fmt::format(
       "saving the checkpoint of step {}: {}; {}", step_, reason,

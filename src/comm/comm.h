@@ -164,7 +164,8 @@ class Comm {
   void progress();
 
   /// Opens the next roll call of all ranks at their store. It has no time limit and waits for no message. It may be
-  /// called on another thread, and ends with CommError if the run fails. All ranks must open the same number.
+  /// called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must open the
+  /// same number, in the same order.
   RollCall open_roll_call();
 
   TrafficTable traffic() const;

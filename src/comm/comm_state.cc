@@ -95,7 +95,8 @@ bool CommState::finish() {
 RollCall CommState::open_roll_call() {
   if (mesh.size() == 1) return {};
   constexpr double kNoLimit_s = 1e9;
-  return watch->roll_call(store_.clone().under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);
+  if (!roll_call_store_) roll_call_store_ = store_.clone();
+  return watch->roll_call(roll_call_store_.under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {

@@ -65,7 +65,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const CommOptions options_;
   Store store_;
   std::string activity_;
-  int roll_calls_ = 0;  // opened so far
+  Store roll_call_store_;  // a connection of its own, from the first roll call on
+  int roll_calls_ = 0;     // opened so far
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
   /// Guards waiting_, because the watch cancels a wait from its own thread.

@@ -141,6 +141,8 @@ bool await_key(const Store& store, const std::string& key, const std::function<b
     try {
       (void)store.get(key, kPiece_s);
       return true;
+    } catch (const ForgedValue&) {
+      throw;
     } catch (const CommError&) {
       if (is_over()) return store.has(key);
     }

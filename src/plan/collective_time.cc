@@ -34,7 +34,7 @@ double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, 
   const auto count = static_cast<double>(calls);
   double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes),
                                    static_cast<double>(bytes) / count);
-  if (waiting == Waiting::at_once) {
+  if (waiting == Waiting::alone) {
     each += step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
   }
   return count * each;

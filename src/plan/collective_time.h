@@ -1,4 +1,4 @@
-// Seconds of collectives of a mesh on given hardware. No cost grows with the number of ranks of a host.
+// Seconds of collectives of a mesh on given hardware.
 #pragma once
 
 #include "hardware/times.h"
@@ -13,13 +13,13 @@ double ranks_per_core(const Hardware& hardware, const Mesh& mesh);
 /// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);
 
-/// Whether a rank waits for a collective as soon as it has started it, or starts it so early that another collective's
-/// wait covers the time of the software around it.
-enum class Waiting { at_once, later };
+/// Whether a rank waits for a collective alone, or beside another one: then the wait for the other covers the time of
+/// the software around it.
+enum class Waiting { alone, beside_another };
 
 /// Seconds of `calls` calls of a collective that together send `bytes` from the rank. Adds step.call_seconds to each
-/// call that is waited for at once, and shared_call_seconds if ranks share cores.
+/// call that is waited for alone, and shared_call_seconds if ranks share cores.
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
-                          int64_t calls, int64_t bytes, Waiting waiting = Waiting::at_once);
+                          int64_t calls, int64_t bytes, Waiting waiting = Waiting::alone);
 
 }  // namespace orthant

@@ -63,7 +63,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
-  const Waiting waiting = travels_beside_others(m) ? Waiting::later : Waiting::at_once;
+  const Waiting waiting = travels_beside_others(m) ? Waiting::beside_another : Waiting::alone;
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);

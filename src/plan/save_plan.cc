@@ -57,19 +57,28 @@ class Writers {
 // Sorts as the format does within one dtype.
 void sort_by_name(std::vector<SavedFile>& files) {
   for (SavedFile& file : files) {
-    std::ranges::sort(file.tensors, {}, [](const SavedTensor& tensor) { return tensor.file.name; });
+    std::ranges::sort(file.tensors, {}, [](const SavedTensor& tensor) { return tensor.stored.name; });
   }
 }
 
-// True if parts of tensors arrive in buffers of their own: shards that are not contiguous in the unsharded tensor,
-// tensors that files store transposed, and tensors of a GPU.
-bool copies_parts(const ParameterPlacement& plan) {
-  const bool shards_columns = std::ranges::any_of(plan.layouts, [](const Layout& layout) {
-    return std::ranges::any_of(layout.split.begin() + 1, layout.split.end(),
-                               [](const auto& axes) { return !axes.empty(); });
-  });
-  const auto tensors = hf_tensors(family_of(plan.architecture), plan.parameters);
-  return shards_columns || plan.config.run.device == "cuda" || std::ranges::any_of(tensors, &HfTensor::transposed);
+// The number of times that a writer holds a tensor of its round, in addition to the rank's own state: 0 if it writes
+// from the state itself, and 2 if parts arrive in buffers. These are shards that are not contiguous in the unsharded
+// tensor, tensors that files store transposed, and tensors of a GPU.
+int copies_of_tensors(const ParameterPlacement& plan, bool in_one_round) {
+  const auto shards = [&](size_t first_dim) {
+    return std::ranges::any_of(plan.layouts, [&](const Layout& layout) {
+      return std::ranges::any_of(layout.split.begin() + static_cast<int64_t>(std::min(first_dim, layout.split.size())),
+                                 layout.split.end(), [](const auto& axes) { return !axes.empty(); });
+    });
+  };
+  bool transposes = false, joins = false;
+  for (const HfTensor& tensor : hf_tensors(family_of(plan.architecture), plan.parameters)) {
+    transposes |= tensor.transposed;
+    joins |= tensor.parameters.size() > 1;
+  }
+  if (transposes || shards(1) || plan.config.run.device == "cuda") return 2;
+  const bool has_all = !joins && !shards(0) && !plan.shards_optimizer() && plan.mesh.axis_size(kPipeline) == 1;
+  return has_all && !in_one_round ? 0 : 1;
 }
 
 // Numbers the rounds: each writer collects at most `limit` bytes in one.
@@ -109,8 +118,8 @@ SavePlan plan_files(const ParameterPlacement& plan, const SaveLimits& limits) {
     for (const size_t p : tensor.parameters) {
       const ParameterInfo& parameter = plan.parameters[p];
       const auto add = [&](const std::string& prefix, SavedKind kind, size_t state) {
-        const HfTensor file{.name = prefix + "." + parameter.name, .shape = parameter.shape, .parameters = {p}};
-        states.back().tensors.push_back({file, kind, state, parameter.size() * master});
+        const HfTensor stored{.name = prefix + "." + parameter.name, .shape = parameter.shape, .parameters = {p}};
+        states.back().tensors.push_back({stored, kind, state, parameter.size() * master});
       };
       for (size_t i = 0; i < optimizer.state.size(); ++i) {
         if (optimizer.state[i].has(parameter)) add(optimizer.state[i].name, SavedKind::state, i);
@@ -127,7 +136,7 @@ SavePlan plan_files(const ParameterPlacement& plan, const SaveLimits& limits) {
   sort_by_name(files.files);
   const bool in_one_round = plan.config.checkpoint.async_mode == "async";
   number_rounds(files, in_one_round ? std::numeric_limits<int64_t>::max() : limits.round_bytes);
-  files.memory_bytes = (copies_parts(plan) ? 2 : 1) * files.largest_round_bytes;
+  files.memory_bytes = copies_of_tensors(plan, in_one_round) * files.largest_round_bytes;
   return files;
 }
 

@@ -21,11 +21,11 @@ enum class SavedKind { values, state, masters };
 
 /// A tensor of a checkpoint.
 struct SavedTensor {
-  HfTensor file;  // its name and shape in the file, and its parameters; one parameter unless these are values
+  HfTensor stored;  // name and shape in the file, and parameters: one, unless these are working values
   SavedKind kind = SavedKind::values;
   size_t state = 0;  // number of the optimizer's state tensor
   int64_t bytes = 0;
-  int round = 0;  // in which ranks send their parts of it
+  int round = 0;  // the ranks send their parts in this one
 };
 
 /// A file of a checkpoint.
@@ -44,8 +44,8 @@ struct SavedPart {
 
 struct SaveLimits {
   int64_t file_bytes = 5'000'000'000;        // of the weights in a file, as in transformers 4; one tensor may have more
-  int64_t writer_bytes = int64_t{64} << 20;  // the least for which one more rank writes
-  int64_t round_bytes = int64_t{16} << 20;   // that a writer collects in a round; one tensor may have more
+  int64_t writer_bytes = int64_t{64} << 20;  // one more rank writes for each of so many bytes
+  int64_t round_bytes = int64_t{16} << 20;   // of the tensors of a writer in a round; one tensor may have more
 };
 
 /// The files of a checkpoint, in the same order on all ranks.
@@ -54,7 +54,7 @@ struct SavePlan {
   int writers = 0;
   int rounds = 0;
   int64_t largest_round_bytes = 0;  // of one writer
-  int64_t memory_bytes = 0;  // the most that a writer holds while it saves: twice a round's if parts arrive in buffers
+  int64_t memory_bytes = 0;         // the most that a writer holds in addition to its state, while it saves
 };
 
 /// Plans the files. With checkpoint.async_mode = "async" there is one round: a writer collects all of its tensors
@@ -71,8 +71,8 @@ class SaveRoutes {
   bool only_owned(SavedKind kind) const;
   /// The parts that tile the unsharded parameter: the writer's own, if it has one, and those that other ranks send.
   std::vector<SavedPart> parts_for(int writer, SavedKind kind, size_t parameter) const;
-  /// True if the rank has a part for this writer, unless that is empty: along the axes that do not divide the
-  /// parameter, it has the writer's coordinates.
+  /// True if the rank has the writer's coordinates along the axes that do not divide the parameter. It then has a part
+  /// for the writer, which may be empty.
   bool has_part_for(int writer, SavedKind kind, size_t parameter, int rank) const;
 
  private:

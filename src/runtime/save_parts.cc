@@ -39,7 +39,7 @@ at::ScalarType PartCollector::dtype_of_parts(const SavedTensor& tensor) const {
   return tensor.kind == SavedKind::values ? weights.working_dtype() : weights.masters().scalar_type();
 }
 
-// Where the ranks keep their parts. It is the same on all.
+// The device on which the ranks keep their parts. It is the same on all.
 at::Device PartCollector::device_of_parts(const SavedTensor& tensor) const {
   Weights& weights = session_.weights();
   switch (tensor.kind) {
@@ -86,14 +86,14 @@ std::vector<CollectedTensor> PartCollector::collect(int round) {
   exchange();
   for (const Arrival& arrival : arrivals) arrival.to.copy_(arrival.from);
   for (CollectedTensor& tensor : collected) {
-    if (tensor.tensor->file.transposed) tensor.bytes = tensor.bytes.t().contiguous();
+    if (tensor.tensor->stored.transposed) tensor.content = tensor.content.t().contiguous();
   }
   return collected;
 }
 
 void PartCollector::send(const SavedFile& file, const SavedTensor& tensor) {
   const int own = session_.comm().rank();
-  for (const size_t parameter : tensor.file.parameters) {
+  for (const size_t parameter : tensor.stored.parameters) {
     if (!routes_.has_part_for(file.writer, tensor.kind, parameter, own)) continue;
     const at::Tensor part = own_part(tensor.kind, tensor.state, parameter);
     if (part.numel() == 0) continue;
@@ -103,15 +103,15 @@ void PartCollector::send(const SavedFile& file, const SavedTensor& tensor) {
 
 // Returns the tensor that will hold all parts after the exchange.
 at::Tensor PartCollector::receive(const SavedTensor& tensor, std::vector<Arrival>& arrivals) {
-  const std::vector<size_t>& parameters = tensor.file.parameters;
+  const std::vector<size_t>& parameters = tensor.stored.parameters;
   if (const size_t first = parameters.front(); !copies_ && parameters.size() == 1) {
     const std::vector<SavedPart> parts = routes_.parts_for(session_.comm().rank(), tensor.kind, first);
     const bool alone = parts.size() == 1 && parts.front().rank == session_.comm().rank();
     const at::Tensor part = alone ? own_part(tensor.kind, tensor.state, first) : at::Tensor();
     if (alone && part.is_cpu()) return part.view(plan_.parameters[first].shape);
   }
-  std::vector<int64_t> shape = tensor.file.shape;
-  if (tensor.file.transposed) std::swap(shape.front(), shape.back());
+  std::vector<int64_t> shape = tensor.stored.shape;
+  if (tensor.stored.transposed) std::swap(shape.front(), shape.back());
   const at::Tensor whole = at::empty(shape, dtype_of_parts(tensor));
   int64_t first_row = 0;
   for (const size_t parameter : parameters) {

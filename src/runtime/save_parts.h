@@ -16,7 +16,7 @@ namespace orthant {
 struct CollectedTensor {
   const SavedFile* file = nullptr;
   const SavedTensor* tensor = nullptr;
-  at::Tensor bytes;
+  at::Tensor content;
 };
 
 class PartCollector {

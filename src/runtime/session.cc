@@ -202,8 +202,6 @@ void Session::add_tied_gradients() {
   }
 }
 
-// First, the ranks of the first replica unshard the parameter within each pipeline rank. Then its owner sends it to
-// rank 0. A parameter whose vocabulary rows are sharded over the pipeline is sent by all pipeline ranks, each its rows.
 void Session::update(int64_t step, const StepResult& result) {
   const bool in_backward = plan_.config.optimizer.in_backward;
   for (size_t i = 0; i < weights_.parameters().size() && before_update && !in_backward; ++i) before_update(i);

@@ -1,5 +1,6 @@
 #include "runtime/snapshot_saver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -19,16 +20,22 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFailureMark = '!';  // begins the text of a roll call that states a failure
 
-// Calls the function, which may fail for a reason outside this program. Returns the text that states the failure; empty
-// if there is none.
+// Calls the function. Returns the text that states its failure; empty if it succeeds.
 template <class Function>
 std::string failure_of(Function&& function) {
   try {
     function();
     return "";
-  } catch (const DataError& error) {
-    return kFailureMark + std::string(error.what());
+  } catch (const std::exception& error) {
+    return kFailureMark + brief(error);
   }
+}
+
+// The first failure that a rank states; empty if there is none.
+std::string first_failure(const std::vector<std::string>& texts) {
+  const auto found =
+      std::ranges::find_if(texts, [](const std::string& text) { return text.starts_with(kFailureMark); });
+  return found == texts.end() ? "" : *found;
 }
 
 // The config.json of checkpoints. A model that continues another with its tokenizer keeps the other's token ids.
@@ -56,13 +63,13 @@ struct SnapshotSaver::Save {
   const NewCheckpoint checkpoint;
   const CheckpointContent content;
   std::vector<RollCall> calls;                // before the first round, between rounds, and at the end
-  RollCall after_failure;  // which rank 0 does not answer: the others wait there until it has reported
+  RollCall after_failure;  // rank 0 does not come to this one: the others wait in it until rank 0 has reported
   std::vector<CollectedTensor> tensors;       // of the round
   std::unique_ptr<SafetensorsWriter> writer;  // of the file that this rank writes now
   Manifest part;                              // of the files that it has written
   std::string failure;                        // why it could not write one
   std::exception_ptr error;
-  std::atomic<bool> ended = false;
+  std::atomic<bool> ended = false, is_dropped = false;
   std::thread thread;
 };
 
@@ -75,7 +82,9 @@ SnapshotSaver::SnapshotSaver(const Plan& plan, const TrainingData& data, Session
       collector_(plan, files_, session, in_background_) {}
 
 SnapshotSaver::~SnapshotSaver() {
-  if (save_ && save_->thread.joinable()) save_->thread.join();
+  if (!save_) return;
+  save_->is_dropped = true;  // this rank fails, so the save must end soon
+  if (save_->thread.joinable()) save_->thread.join();
 }
 
 CheckpointContent SnapshotSaver::content_of(const TrainState& state) const {
@@ -114,15 +123,23 @@ void SnapshotSaver::save(const TrainState& state) {
   save_ = std::make_unique<Save>(NewCheckpoint(plan_.config.job.dump_folder + "/checkpoints", state.step),
                                  content_of(state));
   save_->part.step = state.step;
-  for (int i = 0; i <= files_.rounds; ++i) save_->calls.push_back(session_.comm().open_roll_call());
-  save_->after_failure = session_.comm().open_roll_call();
+  const auto open_roll_call = [this, &save = *save_] {
+    RollCall call = session_.comm().open_roll_call();
+    call.check = [&save, check = call.check] {
+      if (save.is_dropped) throw CommError("the save has been dropped");
+      if (check) check();
+    };
+    return call;
+  };
+  for (int i = 0; i <= files_.rounds; ++i) save_->calls.push_back(open_roll_call());
+  save_->after_failure = open_roll_call();
   if (in_background_) save_->tensors = collector_.collect(0);
   const auto carry_out_and_end = [this, &save = *save_] {
     try {
       carry_out(save);
     } catch (...) {
       save.error = std::current_exception();
-      if (session_.comm().rank() == 0) (void)save.checkpoint.abandon("");  // leaves nothing, whatever the error is
+      if (session_.comm().rank() == 0) (void)save.checkpoint.abandon("");
     }
     save.ended = true;
   };
@@ -130,7 +147,7 @@ void SnapshotSaver::save(const TrainState& state) {
     save_->thread = std::thread(carry_out_and_end);
   } else {
     carry_out_and_end();
-    check();
+    throw_if_failed();
   }
 }
 
@@ -139,9 +156,10 @@ void SnapshotSaver::carry_out(Save& save) {
   std::string failure =
       call_roll(save.calls.front(), "", [&](const auto&) { return failure_of([&] { save.checkpoint.begin(); }); });
   for (int round = 0; round < files_.rounds && failure.empty(); ++round) {
-    if (round > 0) call_roll(save.calls[static_cast<size_t>(round)]);
+    if (round > 0) failure = call_roll(save.calls[static_cast<size_t>(round)], save.failure, first_failure);
+    if (!failure.empty()) break;
     if (!in_background_) save.tensors = collector_.collect(round);
-    if (save.failure.empty()) save.failure = failure_of([&] { write(save); });
+    save.failure = failure_of([&] { write(save); });
     save.tensors.clear();
   }
   if (failure.empty()) {
@@ -160,9 +178,10 @@ void SnapshotSaver::write(Save& save) const {
   for (CollectedTensor& tensor : save.tensors) {
     const SavedFile& file = *tensor.file;
     const std::string path = save.checkpoint.directory() + "/" + file.name;
+    if (save.is_dropped) throw CommError("the save has been dropped");
     if (!save.writer) save.writer = std::make_unique<SafetensorsWriter>(path, headers_of(file));
-    save.writer->write(bytes_of(tensor.bytes));
-    tensor.bytes.reset();
+    save.writer->write(bytes_of(tensor.content));
+    tensor.content.reset();
     if (tensor.tensor != &file.tensors.back()) continue;
     add_file(save.part, file.name, save.writer->commit());
     save.writer.reset();
@@ -172,8 +191,9 @@ void SnapshotSaver::write(Save& save) const {
 std::vector<TensorBytes> SnapshotSaver::headers_of(const SavedFile& file) const {
   std::vector<TensorBytes> headers;
   for (const SavedTensor& tensor : file.tensors) {
-    headers.push_back(
-        {.name = tensor.file.name, .dtype = dtype_of(collector_.dtype_of_parts(tensor)), .shape = tensor.file.shape});
+    headers.push_back({.name = tensor.stored.name,
+                       .dtype = dtype_of(collector_.dtype_of_parts(tensor)),
+                       .shape = tensor.stored.shape});
   }
   return headers;
 }
@@ -181,8 +201,8 @@ std::vector<TensorBytes> SnapshotSaver::headers_of(const SavedFile& file) const 
 // Completes the checkpoint. The text of a rank is the manifest of its files, or the reason why it could not write them.
 void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_ranks) const {
   std::vector<Manifest> parts;
+  if (const std::string failure = first_failure(of_ranks); !failure.empty()) throw DataError(failure.substr(1));
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    if (of_ranks[rank].front() == kFailureMark) throw DataError(of_ranks[rank].substr(1));
     parts.push_back(parse_manifest(of_ranks[rank], fmt::format("the files of rank {}", rank)));
   }
   save.checkpoint.complete(save.content, parts, static_cast<int>(plan_.config.checkpoint.keep_latest_k));
@@ -191,10 +211,10 @@ void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_rank
 void SnapshotSaver::wait() {
   if (!save_) return;
   if (save_->thread.joinable()) save_->thread.join();
-  check();
+  throw_if_failed();
 }
 
-void SnapshotSaver::check() {
+void SnapshotSaver::throw_if_failed() {
   if (!save_ || !save_->ended) return;
   if (save_->thread.joinable()) save_->thread.join();
   const std::unique_ptr<Save> save = std::move(save_);

@@ -26,7 +26,7 @@ class SnapshotSaver {
  public:
   /// All must outlive it.
   SnapshotSaver(const Plan& plan, const TrainingData& data, Session& session, const SaveLimits& limits = {});
-  /// Waits for a save in progress, and drops its error.
+  /// Ends a save in progress without a checkpoint, if wait() has not ended it.
   ~SnapshotSaver();
 
   /// Saves DUMP/checkpoints/step-NNNNNN: weights with Hugging Face's names and shapes, masters if their dtype differs,
@@ -37,7 +37,7 @@ class SnapshotSaver {
   /// ranks CommError once rank 0 has reported.
   void wait();
   /// Throws the error of a save that has ended.
-  void check();
+  void throw_if_failed();
   /// The newest complete checkpoint of this run; empty if there is none.
   const std::string& last_saved() const { return last_saved_; }
 

@@ -158,7 +158,7 @@ int Trainer::run() {
 
 void Trainer::step(int64_t step) {
   // A GPU still updates when a step returns, so its steps are timed from end to end.
-  saver_.check();
+  saver_.throw_if_failed();
   const auto start = device_.is_cuda() ? last_step_end_.value_or(Clock::now()) : Clock::now();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();

@@ -111,6 +111,8 @@ TEST(SavePlan, DividesFilesAmongWriters) {
   EXPECT_EQ(one.files[0].name, "model.safetensors");
   EXPECT_EQ(one.files[1].name, "orthant/optimizer.safetensors");
   EXPECT_EQ(one.rounds, 1);
+  EXPECT_EQ(one.memory_bytes, one.largest_round_bytes);
+  EXPECT_EQ(plan_files(plan_of(4, {})).memory_bytes, 0) << "replicas write from their own state";
   for (const int64_t writer_bytes : {1, 20'000, 100'000}) {
     const SaveLimits limits{.file_bytes = 20'000, .writer_bytes = writer_bytes, .round_bytes = 30'000};
     const SavePlan files = plan_files(plan, limits);
@@ -122,7 +124,7 @@ TEST(SavePlan, DividesFilesAmongWriters) {
       writers.insert(file.writer);
       int64_t bytes = 0;
       for (const SavedTensor& tensor : file.tensors) {
-        EXPECT_TRUE(tensors.insert(tensor.file.name).second) << tensor.file.name;
+        EXPECT_TRUE(tensors.insert(tensor.stored.name).second) << tensor.stored.name;
         bytes += tensor.bytes;
         auto& [of_round, count] = rounds[{file.writer, tensor.round}];
         of_round += tensor.bytes, ++count;

@@ -1,14 +1,16 @@
 """Tests of `--restarts`: after the death of a rank the run continues, and ends with the losses and weights of a run
 without the failure, to the bit. Also tests of runs that are resumed on fewer ranks."""
 import fcntl
+import math
 import os
 import random
 import re
 import shutil
 import signal
+import struct
 import time
 
-from orthant_process import HANG_S, ORTHANT, ProcessTest, free_port, main, meeting, torchrun
+from orthant_process import HANG_S, ORTHANT, ProcessTest, free_port, main, meeting, read_safetensors, torchrun
 
 
 class RestartsTest(ProcessTest):
@@ -91,12 +93,14 @@ class Restarts(RestartsTest):
         self.assertIn("--restarts 1 --resume", self.resume_command(message)[2])
 
     def test_two_failed_starts_end_the_run(self):
-        """Another process holds the folder's lock, so that each start fails before its first step."""
-        self.dump.mkdir()
-        lock = os.open(self.dump, os.O_RDONLY)
-        self.addCleanup(os.close, lock)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = self.train("--restarts", "9")
+        """The model that the run continues has an infinite weight, which its ranks refuse."""
+        self.train_well("training.steps=1", "job.dump_folder=model")
+        path = self.latest(self.folder / "model") / "model.safetensors"
+        header, data, head = read_safetensors(path)
+        begin = header["model.norm.weight"]["data_offsets"][0]
+        data[begin:begin + 4] = struct.pack("<f", math.inf)
+        path.write_bytes(head + bytes(data))
+        result = self.train("model.from=model/checkpoints/latest", "training.seed_weights=false", "--restarts", "9")
         self.assertEqual((result.code, len(result.errors()), len(self.restarts(result))), (1, 2, 1), result)
         self.assertIn("before the first step", self.restarts(result)[0])
         self.assertIn("not started again: 2 starts in a row have failed before their first step", result.err)
@@ -120,6 +124,16 @@ class Restarts(RestartsTest):
             os.kill(running.process.pid, number)
             result = running.result()
             self.assertEqual((result.code, result.errors(), len(self.restarts(result))), (130, [], 1), result)
+
+    def test_folder_of_another_run(self):
+        """The other run's steps and checkpoints are not this run's: it neither starts nor restarts there."""
+        self.train_well("checkpoint.interval=1", "training.steps=2")
+        lock = os.open(self.dump, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = self.train("--restarts", "3")
+        self.assert_says(result, 1, "another run writes to this folder")
+        self.assertNotIn("restart", result.err)
 
     def test_errors_of_run_file_and_usage(self):
         self.assert_says(self.train("training.seq_len=0", "--restarts", "3"), 2, "training.seq_len")

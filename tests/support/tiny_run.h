@@ -204,7 +204,9 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     }
     trace.optimizer_state = copy_state(session.optimizer());
     trace.values = flat_of(session, &Session::value_shard);
-    if (course.save) SnapshotSaver(plan, data, session).save(state);
+    SnapshotSaver saver(plan, data, session);
+    if (course.save) saver.save(state);
+    saver.wait();
   });
   return ranks;
 }
