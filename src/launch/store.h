@@ -65,7 +65,7 @@ class Store {
   /// Sets the key if it does not exist, in one atomic step. Returns the value that the key then has, new or old.
   std::string set_if_new(const std::string& key, const std::string& value) const;
   bool has(const std::string& key) const;
-  /// Removes the key, if it exists. Nobody may wait for it.
+  /// Removes the key, if it exists. No process may be waiting for the key.
   void remove(const std::string& key) const;
 
   /// The same store with a prefix before all keys.

@@ -13,9 +13,9 @@ double ranks_per_core(const Hardware& hardware, const Mesh& mesh);
 /// Hosts and ranks of the rank's group over the axes, if consecutive ranks fill the hosts.
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes);
 
-/// Whether a rank waits for a collective alone, or beside another one: then the wait for the other covers the time of
-/// the software around it.
-enum class Waiting { alone, beside_another };
+/// Whether a rank waits for a collective alone, or together with another one, whose wait then covers the time of the
+/// software around both.
+enum class Waiting { alone, with_another };
 
 /// Seconds of `calls` calls of a collective that together send `bytes` from the rank. Adds step.call_seconds to each
 /// call that is waited for alone, and shared_call_seconds if ranks share cores.

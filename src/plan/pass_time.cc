@@ -24,7 +24,7 @@ CollectiveKind kind_of(const Messages& messages) {
 bool moves_in_panels(const Messages& messages) { return messages.what == "activations" || messages.what == "products"; }
 
 // Weights travel over rows while the activations that they are multiplied with travel over columns.
-bool travels_beside_others(const Messages& messages) { return messages.what == "weights"; }
+bool travels_with_others(const Messages& messages) { return messages.what == "weights"; }
 
 }  // namespace
 
@@ -63,7 +63,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
-  const Waiting waiting = travels_beside_others(m) ? Waiting::beside_another : Waiting::alone;
+  const Waiting waiting = travels_with_others(m) ? Waiting::with_another : Waiting::alone;
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);

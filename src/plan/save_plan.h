@@ -44,7 +44,7 @@ struct SavedPart {
 
 struct SaveLimits {
   int64_t file_bytes = 5'000'000'000;        // of the weights in a file, as in transformers 4; one tensor may have more
-  int64_t writer_bytes = int64_t{64} << 20;  // one more rank writes for each of so many bytes
+  int64_t writer_bytes = int64_t{64} << 20;  // number of writers = bytes of the checkpoint / this
   int64_t round_bytes = int64_t{16} << 20;   // of the tensors of a writer in a round; one tensor may have more
 };
 

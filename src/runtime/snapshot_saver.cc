@@ -210,6 +210,7 @@ void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_rank
 
 void SnapshotSaver::wait() {
   if (!save_) return;
+  session_.comm().flush();
   if (save_->thread.joinable()) save_->thread.join();
   throw_if_failed();
 }

@@ -272,6 +272,7 @@ void Trainer::save() {
                             way_out()));
   }
   saver_.save(state_);
+  reset_peak_bytes();  // a plan states the memory of a save by itself
 }
 
 // Saves the timeline of the last step. With one pipeline rank it would add nothing to the metrics.
