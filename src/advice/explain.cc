@@ -20,6 +20,7 @@
 #include "base/text_table.h"
 #include "config/from_config.h"
 #include "plan/pipeline.h"
+#include "plan/save_plan.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
@@ -132,6 +133,22 @@ std::string explain_update(const Config& config) {
   return fmt::format("update   {}\n", join(parts, "; "));
 }
 
+// Says how many ranks write checkpoints, and the memory that this takes.
+std::string explain_saving(const Plan& plan) {
+  const SavePlan files = plan_files(plan);
+  const bool in_background = plan.config.checkpoint.async_mode == "async";
+  const bool is_one = files.writers == 1;
+  std::string text =
+      fmt::format("save     {} a checkpoint{}", is_one ? "1 rank writes" : counted(files.writers, "rank") + " write",
+                  in_background ? " while training goes on" : "");
+  if (files.memory_bytes > 0) {
+    text += fmt::format(", and {} at most {} more{}", is_one ? "holds" : "each holds",
+                        format_bytes(static_cast<double>(files.memory_bytes)),
+                        plan.config.run.device == "cuda" ? " of host memory" : "");
+  }
+  return text + "\n";
+}
+
 // Describes the layouts of sharded parameters, one line for each layout.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
@@ -235,6 +252,7 @@ std::string explain_run(const Plan& plan) {
   out += fmt::format("attends  {}\n", explain_attention(plan));
   out += explain_loss(plan);
   out += explain_update(plan.config);
+  out += explain_saving(plan);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
                      !split.empty() || plan.shards_weights() ? ""

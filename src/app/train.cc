@@ -157,7 +157,7 @@ std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
 // Throws ConfigError or DataError.
 std::string validate_checkpoint_to_resume(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
-  if (!directory.empty()) check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
+  if (!directory.empty()) check_resume_before_data(open_checkpoint(directory, kNoFiles), plan);
   return directory;
 }
 

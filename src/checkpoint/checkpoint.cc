@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "checkpoint/files.h"
+#include "checkpoint/hf_directory.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"
 
@@ -22,7 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStateFile = "orthant/state.json";
 constexpr const char* kConfigFile = "orthant/config.toml";
-constexpr const char* kOptimizerFile = "orthant/optimizer.safetensors";
 
 // Adds the files of `content.write_extra_files`: those in the directory that are not in the manifest yet.
 void add_extra_files(const fs::path& directory, Manifest& manifest) {
@@ -39,19 +39,36 @@ void add_extra_files(const fs::path& directory, Manifest& manifest) {
   }
 }
 
-// Writes all files of a checkpoint, with the manifest last, and makes them durable, except for the directory's own
-// name.
-void write_content(const fs::path& directory, int64_t step, const CheckpointContent& content) {
-  fs::create_directory(directory / "orthant");
-  if (content.write_extra_files) content.write_extra_files(directory);
-  Manifest manifest{.step = step, .files = {}, .tensors = {}};
-  for (const auto& [name, file] :
-       write_hf_directory(directory, content.hf_config, content.weights, content.shard_limit_bytes)) {
-    add_file(manifest, name, file);
+// Adds the index of the weights, if they are in several files.
+void add_index(const fs::path& directory, Manifest& manifest) {
+  std::map<std::string, WrittenFile> files;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (tensor.file.starts_with("model")) files[tensor.file].tensors[name] = {tensor.dtype, tensor.shape, tensor.xxh3};
   }
-  add_file(manifest, kOptimizerFile, write_safetensors(directory / kOptimizerFile, content.optimizer));
+  if (files.size() > 1) {
+    add_file(manifest, kHfIndexFile, {write_file(directory / kHfIndexFile, hf_index_json(files))});
+  }
+}
+
+// The files of all parts.
+Manifest joined(std::span<const Manifest> parts, int64_t step) {
+  Manifest all{.step = step, .files = {}, .tensors = {}};
+  for (const Manifest& part : parts) {
+    ORTHANT_CHECK(part.step == step, part.step, step);
+    for (const auto& file : part.files) ORTHANT_CHECK(all.files.insert(file).second, file.first);
+    for (const auto& tensor : part.tensors) ORTHANT_CHECK(all.tensors.insert(tensor).second, tensor.first);
+  }
+  return all;
+}
+
+// Writes all files that are not in the manifest yet, with the manifest last, and makes them durable, except for the
+// directory's own name.
+void write_content(const fs::path& directory, const CheckpointContent& content, Manifest manifest) {
+  if (content.write_extra_files) content.write_extra_files(directory);
+  for (const auto& [name, file] : write_hf_config(directory, content.hf_config)) add_file(manifest, name, file);
   add_file(manifest, kStateFile, {write_file(directory / kStateFile, content.state_json)});
   add_file(manifest, kConfigFile, {write_file(directory / kConfigFile, content.config_toml)});
+  add_index(directory, manifest);
   add_extra_files(directory, manifest);
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_directory()) sync_directory(entry.path());
@@ -70,14 +87,14 @@ std::vector<std::string> tensor_files(const fs::path& directory, const Manifest&
   return paths;
 }
 
-Manifest check_checkpoint(const fs::path& directory, bool checksums) {
+Manifest check_checkpoint(const fs::path& directory, ChecksummedFiles checksummed) {
   Manifest manifest = read_manifest(directory);
-  check_files(directory, manifest, checksums);
+  check_files(directory, manifest, checksummed);
   return manifest;
 }
 
-LoadedCheckpoint load(const fs::path& directory, Verify verify) {
-  const Manifest manifest = check_checkpoint(directory, verify == Verify::checksums);
+LoadedCheckpoint load(const fs::path& directory, ChecksummedFiles checksummed) {
+  const Manifest manifest = check_checkpoint(directory, checksummed);
   for (const char* name : {"config.json", kStateFile, kConfigFile}) {
     if (!manifest.files.contains(name)) {
       throw DataError(fmt::format("{}: does not list {}", (directory / kManifestFile).string(), name));
@@ -85,7 +102,6 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
   }
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
   loaded.hf_config = read_hf_config(directory / "config.json");
-  // Weights may be in one file, in shards by size, or (later) in one file per rank.
   loaded.weights = TensorSet(tensor_files(directory, manifest, "model"));
   loaded.optimizer = TensorSet(tensor_files(directory, manifest, "orthant/optimizer"));
   loaded.state_json = read_file(directory / kStateFile);
@@ -102,7 +118,7 @@ std::optional<std::string> newest_complete(const fs::path& checkpoints_dir, cons
     const fs::path member = checkpoints_dir / step_name(step);
     if (member == except) continue;
     try {
-      check_checkpoint(member, true);
+      check_checkpoint(member, kAllFiles);
       return member;
     } catch (const std::exception& error) {
       failures += fmt::format("\n  {}", error.what());
@@ -113,45 +129,59 @@ std::optional<std::string> newest_complete(const fs::path& checkpoints_dir, cons
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const CheckpointContent& content,
-                            int keep_latest_k) {
-  ORTHANT_CHECK(step >= 0 && keep_latest_k >= 0, step, keep_latest_k);
+NewCheckpoint::NewCheckpoint(std::string checkpoints_dir, int64_t step)
+    : checkpoints_dir_(std::move(checkpoints_dir)), step_(step), directory_(temporary_of(checkpoints_dir_, step)) {
+  ORTHANT_CHECK(step >= 0, step);
+}
+
+std::string NewCheckpoint::target() const { return fs::path(checkpoints_dir_) / step_name(step_); }
+
+void NewCheckpoint::begin() const {
+  explained([&] {
+    if (fs::create_directories(checkpoints_dir_)) sync_directory(fs::canonical(checkpoints_dir_).parent_path());
+    remove_leftovers(checkpoints_dir_);
+    make_temporary(checkpoints_dir_, step_);
+    fs::create_directory(fs::path(directory_) / "orthant");
+  });
+}
+
+void NewCheckpoint::complete(const CheckpointContent& content, std::span<const Manifest> parts,
+                             int keep_latest_k) const {
+  ORTHANT_CHECK(keep_latest_k >= 0, keep_latest_k);
   ORTHANT_CHECK(parse_json(content.state_json, "CheckpointContent::state_json").is_object(), content.state_json);
-  fs::path temporary;
-  std::string saved;
+  explained([&] {
+    write_content(directory_, content, joined(parts, step_));
+    move_into_place(checkpoints_dir_, step_);
+  });
   try {
-    if (fs::create_directories(checkpoints_dir)) sync_directory(fs::canonical(checkpoints_dir).parent_path());
-    remove_leftovers(checkpoints_dir);
-    temporary = make_temporary(checkpoints_dir, step);
-    write_content(temporary, step, content);
-    saved = move_into_place(checkpoints_dir, step);
-    point_latest(checkpoints_dir, step);
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    if (!temporary.empty()) fs::remove_all(temporary, ignored);
-    const auto* refused = dynamic_cast<const fs::filesystem_error*>(&error);
-    if (!refused && !dynamic_cast<const DataError*>(&error)) throw;
-    const std::string reason = refused ? explain(*refused) : error.what();
-    const auto latest = follow_latest(checkpoints_dir);
-    const std::string left = !saved.empty() ? fmt::format("{} is complete, but `latest` does not point to it", saved)
-                             : latest       ? fmt::format("the last checkpoint, {}, is unchanged", *latest)
-                                            : "no earlier checkpoint exists";
-    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, reason, left));
+    explained([&] { point_latest(checkpoints_dir_, step_); });
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{} is complete, but `latest` does not point to it: {}", target(), error.what()));
   }
   try {
-    remove_old(checkpoints_dir, step, keep_latest_k);
+    remove_old(checkpoints_dir_, step_, keep_latest_k);
   } catch (const fs::filesystem_error&) {
     // A directory that cannot be removed stays complete or has lost its name; the next save tries again.
   }
-  return saved;
 }
 
-LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
+DataError NewCheckpoint::abandon(const std::string& reason) const {
+  std::error_code ignored;
+  const bool has_moved = !fs::exists(directory_, ignored) && fs::exists(target(), ignored);
+  fs::remove_all(directory_, ignored);
+  if (has_moved) return DataError(fmt::format("saving the checkpoint of step {}: {}", step_, reason));
+  const auto latest = follow_latest(checkpoints_dir_);
+  return DataError(fmt::format(
+      "saving the checkpoint of step {}: {}; {}", step_, reason,
+      latest ? fmt::format("the last checkpoint, {}, is unchanged", *latest) : "no earlier checkpoint exists"));
+}
+
+LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed) {
   std::error_code error;
   const fs::path path = fs::canonical(directory, error);
   if (error) throw DataError(fmt::format("{}: no such checkpoint: {}", directory, error.message()));
   try {
-    return explained([&] { return load(path, verify); });
+    return explained([&] { return load(path, checksummed); });
   } catch (const NewerFormat&) {
     throw;
   } catch (const DataError& damage) {

@@ -1,44 +1,57 @@
 // Training checkpoints that survive a kill at any moment. DUMP/checkpoints/step-000100/ is a Hugging Face directory
-// plus orthant/ (optimizer.safetensors, state.json, config.toml, manifest.json). A directory gets its final name only
-// when it is complete; `latest` is a symbolic link to the newest. Tensors are found by global name in any number of
-// files.
+// plus orthant/ (optimizer, state.json, config.toml, manifest.json). Any number of processes write its files into a
+// temporary directory, and one process completes it: a directory gets its final name only when it is complete. `latest`
+// is a symbolic link to the newest. Tensors are found by global name in any number of files.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
-#include "config/hf_config.h"
-#include "checkpoint/hf_directory.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "config/hf_config.h"
 
 namespace orthant {
 
-/// Content to save. Spans, and the data that TensorBytes::make reads, must stay valid until save_checkpoint returns.
+/// The content that the completing process adds to the files of tensors.
 struct CheckpointContent {
   HfConfig hf_config;
-  std::vector<TensorBytes> weights;
-  std::vector<TensorBytes> optimizer;
   std::string state_json;   // one JSON object: step, next global sample, tokens seen, seed, data fingerprint, ...
   std::string config_toml;  // the effective run file
   /// Writes additional files into the checkpoint's directory (a tokenizer's). They are synced and enter the manifest.
-  std::function<void(const std::string& directory)> write_extra_files;
-  int64_t shard_limit_bytes = kShardLimitBytes;
+  std::function<void(const std::string& directory)> write_extra_files = {};
 };
 
-/// Saves step-NNNNNN into `checkpoints_dir` (created if missing), sets `latest` to it, and replaces a checkpoint of the
-/// same step. Then removes the oldest checkpoints beyond `keep_latest_k` (0 = keep all) and leftovers of earlier
-/// crashes; a failed removal of an old checkpoint is ignored. On failure it throws (DataError for a system error),
-/// removes its own temporary directory, and leaves every earlier checkpoint complete and `latest` valid. Only one
-/// process at a time may save into a directory. Returns the new directory.
-std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const CheckpointContent& content,
-                            int keep_latest_k);
+/// The checkpoint of a step while it is written. Only one run at a time may save into a directory. Every failure throws
+/// DataError or, for a bug, LogicError.
+class NewCheckpoint {
+ public:
+  /// `checkpoints_dir` need not exist.
+  NewCheckpoint(std::string checkpoints_dir, int64_t step);
 
-/// sizes: every file exists with the size in the manifest. checksums: the XXH3 of its content is right too, which reads
-/// every byte.
-enum class Verify { sizes, checksums };
+  /// For one process, before all others: creates the temporary directory, and removes what earlier crashes left.
+  void begin() const;
+  /// Where the files are written: model*.safetensors and orthant/optimizer*.safetensors.
+  const std::string& directory() const { return directory_; }
+  /// The directory that it becomes: step-NNNNNN.
+  std::string target() const;
+  /// For the process that called begin(), once all files are written. `parts` state the files of each process, and the
+  /// step that they belong to; another step is a LogicError. Adds the content, the index of the weights and the
+  /// manifest, gives the directory its name, sets `latest`, and replaces a checkpoint of the same step. Then removes
+  /// the oldest checkpoints beyond `keep_latest_k` (0 = all); a failure of that is ignored.
+  void complete(const CheckpointContent& content, std::span<const Manifest> parts, int keep_latest_k) const;
+  /// Removes the temporary directory. Returns the error for a save that failed for this reason: it also states which
+  /// checkpoint is the last.
+  DataError abandon(const std::string& reason) const;
+
+ private:
+  std::string checkpoints_dir_;
+  int64_t step_;
+  std::string directory_;
+};
 
 /// A checkpoint whose files have been checked. Tensors are views into mapped files.
 struct LoadedCheckpoint {
@@ -51,10 +64,10 @@ struct LoadedCheckpoint {
   std::string config_toml;
 };
 
-/// Checks all files, then maps them. `directory` is step-NNNNNN or `latest`. Throws DataError with the damaged file,
-/// the expected and the found content, and the newest complete checkpoint in the same folder. When several ranks open a
-/// checkpoint, one should verify checksums and the others sizes.
-LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify = Verify::checksums);
+/// Checks the sizes of all files and the checksums of some, then maps all. `directory` is step-NNNNNN or `latest`.
+/// Throws DataError with the damaged file, the expected and the found content, and the newest complete checkpoint in
+/// the same folder.
+LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,
 /// even damaged, because open_checkpoint() then reports the damage; else the newest complete checkpoint. Throws

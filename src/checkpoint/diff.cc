@@ -25,7 +25,7 @@ class SavedModel {
  public:
   SavedModel(const std::string& directory, bool weights_only) : directory_(directory) {
     if (fs::exists(fs::path(directory) / "orthant")) {
-      LoadedCheckpoint loaded = open_checkpoint(directory, Verify::sizes);
+      LoadedCheckpoint loaded = open_checkpoint(directory, kNoFiles);
       manifest_ = read_manifest(loaded.directory);
       weights_ = std::move(loaded.weights);
       if (!weights_only) {

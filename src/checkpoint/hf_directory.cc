@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 std::string shard_name(std::size_t number, std::size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
@@ -44,7 +43,7 @@ bool is_weights_file(std::string_view name) {
   std::string shape(name);
   std::replace_if(
       shape.begin(), shape.end(), [](char c) { return '0' <= c && c <= '9'; }, '0');
-  return name == kSingleFile || name == kIndexFile || shape == shard_name(0, 0);
+  return name == kSingleFile || name == kHfIndexFile || shape == shard_name(0, 0);
 }
 
 void remove_older_weights(const fs::path& directory, const std::map<std::string, WrittenFile>& written) {
@@ -60,17 +59,6 @@ void remove_older_weights(const fs::path& directory, const std::map<std::string,
       throw DataError(
           fmt::format("{}: cannot remove this file of an older export: {}", path.string(), error.message()));
   }
-}
-
-std::string index_json(std::span<const TensorBytes> weights, const std::map<std::string, std::string>& weight_map) {
-  int64_t total_bytes = 0, total_parameters = 0;
-  for (const TensorBytes& tensor : weights) {
-    total_bytes += size_bytes(tensor);
-    total_parameters += size_bytes(tensor) * 8 / dtype_bits(tensor.dtype);
-  }
-  const nlohmann::ordered_json index = {
-      {"metadata", {{"total_parameters", total_parameters}, {"total_size", total_bytes}}}, {"weight_map", weight_map}};
-  return index.dump(2) + "\n";
 }
 
 // The path of a file that an index names. It must lie in the directory, or be a link into the blobs of a Hugging Face
@@ -97,7 +85,7 @@ std::string file_inside(const fs::path& directory, const std::string& name, cons
 }
 
 TensorSet open_shards(const fs::path& directory) {
-  const std::string index_path = directory / kIndexFile;
+  const std::string index_path = directory / kHfIndexFile;
   const auto index = parse_json(read_file(index_path), index_path);
   const auto found = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || found == index.end() || !found->is_object() || found->empty()) {
@@ -133,25 +121,42 @@ std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}
 
 }  // namespace
 
+std::map<std::string, WrittenFile> write_hf_config(const std::string& directory, const HfConfig& config) {
+  const fs::path path(directory);
+  return {{"config.json", {write_file(path / "config.json", config_json(config))}},
+          {"generation_config.json", {write_file(path / "generation_config.json", generation_config_json(config))}}};
+}
+
+std::string hf_index_json(const std::map<std::string, WrittenFile>& files) {
+  int64_t total_bytes = 0, total_parameters = 0;
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [file, written] : files) {
+    for (const auto& [name, tensor] : written.tensors) {
+      const int64_t bytes = size_bytes({.name = name, .dtype = tensor.dtype, .shape = tensor.shape});
+      total_bytes += bytes;
+      total_parameters += bytes * 8 / dtype_bits(tensor.dtype);
+      const bool is_new = weight_map.emplace(name, file).second;
+      ORTHANT_CHECK(is_new, name);
+    }
+  }
+  const nlohmann::ordered_json index = {
+      {"metadata", {{"total_parameters", total_parameters}, {"total_size", total_bytes}}}, {"weight_map", weight_map}};
+  return index.dump(2) + "\n";
+}
+
 std::map<std::string, WrittenFile> write_hf_directory(const std::string& directory, const HfConfig& config,
                                                       std::span<const TensorBytes> weights, int64_t shard_limit_bytes) {
   const fs::path path(directory);
-  std::map<std::string, WrittenFile> written;
-  written["config.json"] = {write_file(path / "config.json", config_json(config))};
-  written["generation_config.json"] = {write_file(path / "generation_config.json", generation_config_json(config))};
   const auto starts = shard_starts(weights, shard_limit_bytes);
-  std::map<std::string, std::string> weight_map;
+  std::map<std::string, WrittenFile> shards;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::size_t end = i + 1 < starts.size() ? starts[i + 1] : weights.size();
-    const auto shard = weights.subspan(starts[i], end - starts[i]);
     const std::string name = starts.size() == 1 ? kSingleFile : shard_name(i + 1, starts.size());
-    written[name] = write_safetensors(path / name, shard);
-    for (const TensorBytes& tensor : shard) {
-      const bool is_new = weight_map.emplace(tensor.name, name).second;
-      ORTHANT_CHECK(is_new, tensor.name);
-    }
+    shards[name] = write_safetensors(path / name, weights.subspan(starts[i], end - starts[i]));
   }
-  if (starts.size() > 1) written[kIndexFile] = {write_file(path / kIndexFile, index_json(weights, weight_map))};
+  std::map<std::string, WrittenFile> written = write_hf_config(directory, config);
+  if (starts.size() > 1) written[kHfIndexFile] = {write_file(path / kHfIndexFile, hf_index_json(shards))};
+  written.merge(shards);
   remove_older_weights(path, written);
   return written;
 }
@@ -162,9 +167,9 @@ TensorSet open_hf_weights(const std::string& directory) {
     const std::vector<std::string> single{file_inside(path, kSingleFile, directory)};
     return TensorSet{single};
   }
-  if (fs::exists(path / kIndexFile)) return open_shards(path);
+  if (fs::exists(path / kHfIndexFile)) return open_shards(path);
   throw DataError(
-      fmt::format("{}: this directory has no weights; expected {} or {}", directory, kSingleFile, kIndexFile));
+      fmt::format("{}: this directory has no weights; expected {} or {}", directory, kSingleFile, kHfIndexFile));
 }
 
 namespace {

@@ -24,6 +24,13 @@ std::map<std::string, WrittenFile> write_hf_directory(const std::string& directo
                                                       std::span<const TensorBytes> weights,
                                                       int64_t shard_limit_bytes = kShardLimitBytes);
 
+/// Writes config.json and generation_config.json. Returns the files by name.
+std::map<std::string, WrittenFile> write_hf_config(const std::string& directory, const HfConfig& config);
+
+inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
+/// Text of the index of several files of weights. `files`: by name.
+std::string hf_index_json(const std::map<std::string, WrittenFile>& files);
+
 /// Opens model.safetensors, or the files in model.safetensors.index.json. Throws DataError if neither exists, or if a
 /// shard is missing, lies outside the directory, or holds other names than the index states.
 TensorSet open_hf_weights(const std::string& directory);

@@ -54,7 +54,7 @@ ListedCheckpoint examine(const fs::path& directory) {
       listed.step = manifest.step;
       struct stat status{};
       if (::stat((directory / kManifestFile).c_str(), &status) == 0) listed.saved_unix_s = status.st_mtime;
-      check_files(directory, manifest, /*checksums=*/false);
+      check_files(directory, manifest, kNoFiles);
       listed.num_tensors = count_tensors(directory, manifest);
       const std::string path = directory / "orthant/state.json";
       const nlohmann::json state = parse_sorted_json(read_file(path), path);

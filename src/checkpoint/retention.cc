@@ -96,8 +96,12 @@ void remove_leftovers(const std::string& checkpoints_dir) {
   }
 }
 
+std::string temporary_of(const std::string& checkpoints_dir, int64_t step) {
+  return fs::path(checkpoints_dir) / fmt::format("{}{}", kTemporary, step_name(step));
+}
+
 std::string make_temporary(const std::string& checkpoints_dir, int64_t step) {
-  const fs::path temporary = fs::path(checkpoints_dir) / fmt::format("{}{}", kTemporary, step_name(step));
+  const std::string temporary = temporary_of(checkpoints_dir, step);
   fs::remove_all(temporary);
   fs::create_directories(temporary);
   return temporary;
@@ -106,7 +110,7 @@ std::string make_temporary(const std::string& checkpoints_dir, int64_t step) {
 std::string move_into_place(const std::string& checkpoints_dir, int64_t step, bool exchange) {
   const fs::path directory(checkpoints_dir);
   const std::string name = step_name(step);
-  const fs::path temporary = directory / fmt::format("{}{}", kTemporary, name);
+  const fs::path temporary = temporary_of(checkpoints_dir, step);
   const fs::path final_path = directory / name;
   const fs::path old = directory / fmt::format("{}{}", kOld, name);
   if (!fs::exists(final_path)) {

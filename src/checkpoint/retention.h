@@ -20,7 +20,9 @@ std::vector<std::string> list_leftovers(const std::string& checkpoints_dir);
 /// Removes temporaries of an interrupted save, and finishes or undoes an interrupted replacement (see move_into_place).
 void remove_leftovers(const std::string& checkpoints_dir);
 
-/// Creates an empty temporary member, which move_into_place() renames to step-N. Returns its path.
+/// The path of the temporary member that move_into_place() renames to step-N.
+std::string temporary_of(const std::string& checkpoints_dir, int64_t step);
+/// Creates it, empty. Returns its path.
 std::string make_temporary(const std::string& checkpoints_dir, int64_t step);
 
 /// Renames the temporary of `step` to its final name, and makes that durable. An existing checkpoint of the step is

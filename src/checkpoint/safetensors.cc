@@ -27,13 +27,24 @@ void check_bytes(const TensorBytes& tensor, std::span<const std::byte> bytes) {
   ORTHANT_CHECK(static_cast<uint64_t>(size_bytes(tensor)) == bytes.size(), tensor.name, bytes.size());
 }
 
-void check_tensor(const TensorBytes& tensor) {
-  if (!tensor.make) check_bytes(tensor, tensor.bytes);
-  ORTHANT_CHECK(tensor.name != "__metadata__", tensor.name);
+// The order of tensors in a file.
+bool is_before(const TensorBytes& a, const TensorBytes& b) {
+  return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
 }
 
-std::string header_text(std::span<const TensorBytes* const> tensors,
-                        const std::map<std::string, std::string>& metadata) {
+void check_tensors(std::span<const TensorBytes> tensors) {
+  std::vector<std::string_view> names;
+  for (const TensorBytes& tensor : tensors) {
+    ORTHANT_CHECK(tensor.name != "__metadata__", tensor.name);
+    names.push_back(tensor.name);
+  }
+  ORTHANT_CHECK(std::is_sorted(tensors.begin(), tensors.end(), is_before), names.size());
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  ORTHANT_CHECK(twice == names.end(), *twice);
+}
+
+std::string header_text(std::span<const TensorBytes> tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
     text += "\"__metadata__\":{";
@@ -42,10 +53,10 @@ std::string header_text(std::span<const TensorBytes* const> tensors,
     text += ',';
   }
   int64_t begin = 0;
-  for (const TensorBytes* tensor : tensors) {
-    const int64_t end = begin + size_bytes(*tensor);
-    text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", quoted(tensor->name),
-                        dtype_name(tensor->dtype), fmt::join(tensor->shape, ","), begin, end);
+  for (const TensorBytes& tensor : tensors) {
+    const int64_t end = begin + size_bytes(tensor);
+    text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", quoted(tensor.name),
+                        dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), begin, end);
     begin = end;
   }
   if (text.back() == ',') text.pop_back();
@@ -78,36 +89,40 @@ int64_t size_bytes(const TensorBytes& tensor) {
   return bits / 8;
 }
 
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::span<const TensorBytes> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path), tensors_(tensors.begin(), tensors.end()) {
+  check_tensors(tensors);
+  const std::string text = header_text(tensors, metadata);
+  const uint64_t length = text.size();
+  file_.write(std::as_bytes(std::span(&length, 1)));
+  file_.write(text);
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  ORTHANT_CHECK(next_ < tensors_.size(), next_);
+  const TensorBytes& tensor = tensors_[next_++];
+  check_bytes(tensor, bytes);
+  const uint64_t xxh3 = hash_and_pass(bytes, [&](std::span<const std::byte> piece) { file_.write(piece); });
+  written_.tensors.emplace(tensor.name, WrittenTensor{tensor.dtype, tensor.shape, xxh3});
+}
+
+WrittenFile SafetensorsWriter::commit() {
+  ORTHANT_CHECK(next_ == tensors_.size(), next_, tensors_.size());
+  written_.digest = file_.commit();
+  return std::move(written_);
+}
+
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata) {
-  std::vector<const TensorBytes*> ordered;
-  for (const TensorBytes& tensor : tensors) {
-    check_tensor(tensor);
-    ordered.push_back(&tensor);
+  std::vector<TensorBytes> ordered(tensors.begin(), tensors.end());
+  std::sort(ordered.begin(), ordered.end(), is_before);
+  for (const TensorBytes& tensor : ordered) {
+    if (!tensor.make) check_bytes(tensor, tensor.bytes);  // before anything is written
   }
-  std::sort(ordered.begin(), ordered.end(), [](const TensorBytes* a, const TensorBytes* b) {
-    return std::tie(b->dtype, a->name) < std::tie(a->dtype, b->name);
-  });
-  std::vector<std::string_view> names;
-  for (const TensorBytes* tensor : ordered) names.push_back(tensor->name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  ORTHANT_CHECK(twice == names.end(), *twice);
-
-  const std::string text = header_text(ordered, metadata);
-  const uint64_t length = text.size();
-  OutputFile file(path);
-  WrittenFile written;
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(text);
-  for (const TensorBytes* tensor : ordered) {
-    const std::span<const std::byte> bytes = tensor->make ? tensor->make() : tensor->bytes;
-    check_bytes(*tensor, bytes);
-    const uint64_t xxh3 = hash_and_pass(bytes, [&](std::span<const std::byte> piece) { file.write(piece); });
-    written.tensors.emplace(tensor->name, WrittenTensor{tensor->dtype, tensor->shape, xxh3});
-  }
-  written.digest = file.commit();
-  return written;
+  SafetensorsWriter file(path, ordered, metadata);
+  for (const TensorBytes& tensor : ordered) file.write(tensor.make ? tensor.make() : tensor.bytes);
+  return file.commit();
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)

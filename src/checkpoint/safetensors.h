@@ -100,9 +100,27 @@ struct WrittenFile {
   std::map<std::string, WrittenTensor> tensors = {};
 };
 
-/// Writes the tensors, sorted by dtype and then name, through an OutputFile (temporary file, fsync, rename). Bytes go
-/// from the caller's memory to the file, tensor by tensor, without a copy. LogicError if a tensor's bytes do not match
-/// its shape or two tensors have one name; DataError on a system error, after which `path` is unchanged.
+/// Writes a file of known tensors one after the other through an OutputFile (temporary file, fsync, rename). Bytes go
+/// from the caller's memory to the file without a copy. Destroyed without commit(), it leaves no file.
+class SafetensorsWriter {
+ public:
+  /// Writes the header. `tensors` need no bytes yet, and must be sorted by dtype, the last of Dtype first, and then by
+  /// name. LogicError if they are not, or if two have one name; DataError on a system error.
+  SafetensorsWriter(const std::string& path, std::span<const TensorBytes> tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  /// Writes the next tensor. LogicError if the number of bytes is not that of its shape.
+  void write(std::span<const std::byte> bytes);
+  /// Ends the file. LogicError if a tensor is missing.
+  WrittenFile commit();
+
+ private:
+  OutputFile file_;
+  std::vector<TensorBytes> tensors_;
+  size_t next_ = 0;
+  WrittenFile written_;
+};
+
+/// Writes all tensors, in any order, with a SafetensorsWriter.
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -238,6 +238,10 @@ Work Comm::barrier(const Axes& axes) {
   return state_->start({&group, "barrier", 0}, 0, [](Group& g) { return g.barrier(); });
 }
 
+void Comm::flush() { state_->flush(); }
+
+RollCall Comm::open_roll_call() { return state_->open_roll_call(); }
+
 TrafficTable Comm::traffic() const { return state_->traffic; }
 
 Traffic Comm::total_traffic() const {

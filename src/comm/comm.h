@@ -20,6 +20,7 @@
 
 #include "comm/group.h"
 #include "launch/rendezvous.h"
+#include "launch/roll_call.h"
 #include "mesh/axes.h"
 #include "mesh/mesh.h"
 
@@ -161,6 +162,14 @@ class Comm {
   /// Processes messages that have arrived. Operations on at most 64 KiB do not advance while the rank computes, and a
   /// peer may be waiting for one of them.
   void progress();
+
+  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank that
+  /// waits for something else, such as a roll call, may hold back a message that a peer waits for.
+  void flush();
+  /// Flushes, and opens the next roll call of all ranks at their store. It has no time limit and waits for no message.
+  /// It may be called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must
+  /// open the same number, in the same order.
+  RollCall open_roll_call();
 
   TrafficTable traffic() const;
   /// Sum over all axes and operations.

@@ -39,6 +39,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);
   void set_activity(std::string activity);
+  void flush();
+  RollCall open_roll_call();
 
   const Mesh mesh;
   const int rank;
@@ -64,6 +66,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const CommOptions options_;
   Store store_;
   std::string activity_;
+  Store roll_call_store_;  // a connection of its own, from the first roll call on
+  int roll_calls_ = 0;     // opened so far
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
   /// Guards waiting_, because the watch cancels a wait from its own thread.

@@ -102,6 +102,7 @@ struct MetricsConfig {
 
 struct CheckpointConfig {
   int64_t interval = 100;
+  std::string async_mode = "disabled";
   int64_t keep_latest_k = 2;
 };
 

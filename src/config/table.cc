@@ -227,6 +227,8 @@ const Key kTable[] = {
 
   KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end",
       "steps between checkpoints"),
+  KEY(checkpoint, async_mode, one_of({"disabled", "async"}), "",
+      "async: each rank copies its files' tensors to host memory, and training goes on while a thread writes them"),
   KEY(checkpoint, keep_latest_k, between(0, 1000000), "", "number of checkpoints kept; 0 = all"),
 
   KEY(parallelism, layout, one_of({"given", "auto"}), "",

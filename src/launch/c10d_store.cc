@@ -90,9 +90,10 @@ std::string why_unreachable(const std::string& host, int port) {
 }
 
 // Requires enough file descriptors for a rank's sockets and its libraries' files. With fewer, c10d's errors look like
-// network errors. The server holds three connections to each rank: its main one and one for each Watch.
+// network errors. The server holds four connections to each rank: its main one,
+// two of its Watch, and one for the roll calls of its Comm.
 void require_descriptors(int ranks = 1) {
-  const rlim_t least = std::max<rlim_t>(64, 16 + 3 * static_cast<rlim_t>(ranks));
+  const rlim_t least = std::max<rlim_t>(64, 16 + 4 * static_cast<rlim_t>(ranks));
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= least) return;
   throw CommError(
@@ -237,6 +238,10 @@ std::string Store::set_if_new(const std::string& key, const std::string& value) 
 
 bool Store::has(const std::string& key) const {
   return ask(name_, [&] { return handle_->store->check({key}); });
+}
+
+void Store::remove(const std::string& key) const {
+  ask(name_, [&] { return handle_->store->deleteKey(key); });
 }
 
 Store Store::under(const std::string& prefix) const {

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kArrived = "arrived";    // the number of ranks that have posted their texts
 constexpr const char* kComplete = "complete";  // exists once all have
 constexpr const char* kAnswer = "answer";      // a letter, and the answer or the clause about missing ranks
+constexpr size_t kMostKept = 1000;             // bytes of a text; the store of a long run must not keep longer ones
 constexpr char kFound = '+', kMissing = '-';
 
 std::string text_key(int rank) { return fmt::format("text/{}", rank); }
@@ -78,7 +79,11 @@ std::string call_roll(const RollCall& call, const std::string& text,
   if (answer && summarizes) {
     std::vector<std::string> keys;
     for (int rank = 0; rank < call.world_size; ++rank) keys.push_back(text_key(rank));
-    end_roll_call(call.store, summarize(call.store.get_all(keys)));
+    const std::vector<std::string> texts = call.store.get_all(keys);
+    end_roll_call(call.store, summarize(texts));
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      if (texts[rank].size() > kMostKept) call.store.remove(keys[rank]);
+    }
     answer = call.store.get(kAnswer, kRankZeroFirst_s);
   }
   if (!answer && call.rank != 0) refuse(call, fmt::format("rank 0 of {}", call.world_size));

@@ -2,7 +2,7 @@
 // TCPStore, FileStore or HashStore.
 //
 // The cost of a request does not depend on the number of ranks. The exception is a store in a file: a request reads all
-// entries written since this process's last request. Serving P ranks takes up to 3 P connections.
+// entries written since this process's last request. Serving P ranks takes up to 4 P connections.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +65,8 @@ class Store {
   /// Sets the key if it does not exist, in one atomic step. Returns the value that the key then has, new or old.
   std::string set_if_new(const std::string& key, const std::string& value) const;
   bool has(const std::string& key) const;
+  /// Removes the key, if it exists. No process may be waiting for the key.
+  void remove(const std::string& key) const;
 
   /// The same store with a prefix before all keys.
   Store under(const std::string& prefix) const;

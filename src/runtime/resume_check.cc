@@ -228,7 +228,7 @@ std::vector<std::string> changes_since_checkpoint(const std::string& directory, 
 
 std::string learning_rate_change(const std::string& directory, const Config& config) {
   try {
-    const LoadedCheckpoint checkpoint = open_checkpoint(directory, Verify::sizes);
+    const LoadedCheckpoint checkpoint = open_checkpoint(directory, kNoFiles);
     const int64_t next = checkpoint.step + 1;
     if (next > config.training.steps) return "";
     const double then = learning_rate_of(parse_config(checkpoint.config_toml, directory, {}), next);

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "plan/plan.h"
-#include "runtime/snapshot.h"
+#include "runtime/train_state.h"
 #include "runtime/training_data.h"
 
 namespace orthant {

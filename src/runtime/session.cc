@@ -202,56 +202,6 @@ void Session::add_tied_gradients() {
   }
 }
 
-// First, the ranks of the first replica unshard the parameter within each pipeline rank. Then its owner sends it to
-// rank 0. A parameter whose vocabulary rows are sharded over the pipeline is sent by all pipeline ranks, each its rows.
-at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
-  const at::NoGradGuard no_grad;
-  const ParameterInfo& info = plan_.parameters[parameter];
-  const Layout& layout = plan_.layouts[parameter];
-  bool holds = plan_.holds(comm_.rank(), parameter);
-  bool alone = true;  // coordinate 0 on all axes but the pipeline's
-  for (const Axis& axis : comm_.mesh().axes) {
-    if (axis.name == kPipeline || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
-    alone = false;
-    holds &= axis_placement(layout, axis.name).kind == AxisPlacementKind::S;
-  }
-  const bool sliced = axis_placement(layout, kPipeline).kind == AxisPlacementKind::S;
-  Layout here = unsharded_layout(static_cast<int>(info.shape.size()));
-  if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
-  at::Tensor all;
-  if (holds) all = redistribute(comm_, part, layout, here, info.shape);
-  if (sliced) return alone ? gather_vocabulary_rows(all, info.shape) : at::Tensor();
-  const int owner = plan_.owner_of(parameter);
-  if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
-    if (is_main_rank()) all = at::empty(info.shape, part.options());
-    if (is_main_rank()) comm_.recv(all, kOverPipeline, owner).wait();
-    if (holds) comm_.send(all, kOverPipeline, 0).wait();
-  }
-  return is_main_rank() ? all : at::Tensor();
-}
-
-at::Tensor Session::gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const {
-  if (!is_main_rank()) {
-    if (rows.numel() > 0) comm_.send(rows, kOverPipeline, 0).wait();
-    return {};
-  }
-  const at::Tensor all = at::empty(shape, rows.options());
-  all.narrow(0, 0, rows.size(0)).copy_(rows);
-  const int ranks = comm_.mesh().axis_size(kPipeline);
-  for (int rank = 1; rank < ranks; ++rank) {
-    const Range slice = shard(shape[0], ranks, rank);
-    at::Tensor some = all.narrow(0, slice.begin, slice.size());
-    if (some.numel() > 0) comm_.recv(some, kOverPipeline, rank).wait();
-  }
-  return all;
-}
-
-int64_t Session::broadcast_from_main(int64_t number) const {
-  const at::Tensor value = at::full({1}, number, at::kLong);
-  comm_.broadcast(value, all_axes(comm_.mesh())).wait();
-  return value.item<int64_t>();
-}
-
 void Session::update(int64_t step, const StepResult& result) {
   const bool in_backward = plan_.config.optimizer.in_backward;
   for (size_t i = 0; i < weights_.parameters().size() && before_update && !in_backward; ++i) before_update(i);

@@ -97,10 +97,6 @@ class Session {
   /// "the weight NAME" for the first weight that is not finite; empty if all are finite.
   std::string first_weight_not_finite() const;
 
-  /// Returns the unsharded parameter on rank 0, and an undefined tensor elsewhere. `part` is this rank's shard of the
-  /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
-  /// send nothing.
-  at::Tensor gather(const at::Tensor& part, size_t parameter) const;
   /// Returns this rank's shard of the parameter, or of its gradient or optimizer state, from its owned elements, to
   /// which all replicas contribute their chunks. All ranks must call it together.
   at::Tensor shard_from_owned(const at::Tensor& own, size_t parameter) const;
@@ -108,9 +104,7 @@ class Session {
   /// together.
   at::Tensor master_shard(size_t parameter) const;
   at::Tensor value_shard(size_t parameter) const;
-  /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
-  int64_t broadcast_from_main(int64_t number) const;
-  bool is_main_rank() const { return comm_.rank() == 0; }
+  Comm& comm() const { return comm_; }
 
   /// When this rank carried out each Action of its row, in the last step.
   const std::vector<Interval>& intervals() const { return intervals_; }
@@ -146,8 +140,6 @@ class Session {
   void add_tied_gradients();
   /// Gathers the updated chunks: all weights with zero_stage 1 and 2, only those outside units with 3.
   void gather_weights();
-  /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
-  at::Tensor gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const;
   /// All-reduces the statistics. `along_pipeline`: over all ranks; otherwise over the ranks with this pipeline rank.
   void sum(const at::Tensor& statistics, bool along_pipeline);
   /// Fills the result from summed statistics.

@@ -76,12 +76,13 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
       comm_(comm),
       options_(std::move(options)),
       device_(device_of(plan.config)),
-      session_(plan, data.train, comm) {
+      session_(plan, data.train, comm),
+      saver_(plan, data, session_) {
   const Config& config = plan.config;
   if (!options_.resume_from.empty()) {
+    // The ranks divide the files whose checksums they compare.
     state_ = load_snapshot(options_.resume_from, plan, data, session_,
-                              comm.rank() == 0 ? Verify::checksums : Verify::sizes);
-    checkpoint_ = options_.resume_from;
+                              {comm.rank(), comm.mesh().size()});
   } else {
     load_first_weights(plan, session_.weights());
   }
@@ -95,8 +96,11 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   }
   reset_peak_bytes();  // the matrices of the measurement do not count as memory of the run
   comm_.set_activity("waiting until every rank has loaded its weights");
-  const Axes all = all_axes(comm_.mesh());
-  if (comm_.group_size(all) > 1) comm_.all_reduce(at::zeros({1}, at::kDouble), all).wait();
+  call_roll(comm_.open_roll_call());  // reading has no time limit
+}
+
+const std::string& Trainer::newest_checkpoint() const {
+  return saver_.last_saved().empty() ? options_.resume_from : saver_.last_saved();
 }
 
 int64_t Trainer::peak_bytes() const { return device_.is_cuda() ? peak_cuda_bytes(device_) : peak_allocated_bytes(); }
@@ -146,12 +150,15 @@ int Trainer::run() {
     if (stop) break;
   }
   if (state_.step > begun) save_timeline();
+  comm_.set_activity("writing the last checkpoint");
+  saver_.wait();
   finish();
   return last_.interrupt ? kInterrupted : kDone;
 }
 
 void Trainer::step(int64_t step) {
   // A GPU still updates when a step returns, so its steps are timed from end to end.
+  saver_.throw_if_failed();
   const auto start = device_.is_cuda() ? last_step_end_.value_or(Clock::now()) : Clock::now();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
@@ -264,7 +271,8 @@ void Trainer::save() {
     throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(),
                             way_out()));
   }
-  checkpoint_ = save_snapshot(plan_, data_, session_, state_);
+  saver_.save(state_);
+  reset_peak_bytes();  // a plan states the memory of a save by itself
 }
 
 // Saves the timeline of the last step. With one pipeline rank it would add nothing to the metrics.
@@ -277,7 +285,7 @@ void Trainer::save_timeline() {
 
 std::string Trainer::way_out() const {
   const Config& config = plan_.config;
-  if (checkpoint_.empty()) {
+  if (newest_checkpoint().empty()) {
     const bool clips = config.training.max_norm > 0;
     return fmt::format("There is no checkpoint yet; lower optimizer.lr{}, or check the data.",
                        clips ? " or training.max_norm"
@@ -285,9 +293,10 @@ std::string Trainer::way_out() const {
                            ? ", set training.max_norm and training.clip_by = \"previous_norm\""
                            : ", set training.max_norm");
   }
-  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n"
-                     "  {} optimizer.lr={:g}",
-                     checkpoint_, options_.resume_command, config.optimizer.lr / 10);
+  return fmt::format(
+      "The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n"
+      "  {} optimizer.lr={:g}",
+      newest_checkpoint(), options_.resume_command, config.optimizer.lr / 10);
 }
 
 void Trainer::stop_on_not_finite(const StepResult& result) {
@@ -330,7 +339,7 @@ void Trainer::finish() {
   if (!output_) return;
   Summary s = make_summary(plan_, output_->steps, output_->validations);
   s.seconds = seconds_since(output_->started);
-  s.checkpoint = checkpoint_;
+  s.checkpoint = newest_checkpoint();
   if (last_.stopped()) {
     // Rank 0 may not be the rank that received the signal.
     const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;

@@ -18,6 +18,7 @@
 #include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
+#include "runtime/snapshot_saver.h"
 #include "runtime/training_data.h"
 
 namespace orthant {
@@ -64,6 +65,7 @@ class Trainer {
   void write_steps();
   void validate(int64_t step);
   void save();
+  const std::string& newest_checkpoint() const;  // its directory; empty if there is none
   void save_timeline();
   std::string way_out() const;  // advice for a run whose values are not finite
   int64_t peak_bytes() const;   // in tensors on this rank's device, since the last reset
@@ -78,9 +80,9 @@ class Trainer {
   TrainerOptions options_;
   const at::Device device_;
   Session session_;
+  SnapshotSaver saver_;
   TrainState state_;
   std::shared_ptr<Output> output_;  // null on all ranks but rank 0
-  std::string checkpoint_;          // directory of the newest checkpoint
   StepResult last_;                 // of the last final step
   // Steps up to the last final one that were skipped, without another in between. It is 0 after a resume.
   int64_t skipped_in_row_ = 0;

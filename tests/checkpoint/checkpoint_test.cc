@@ -22,7 +22,7 @@ TEST(Checkpoint, RoundTrips) {
     fs::create_directories(directory + "/orthant/deep");
     spill(directory + "/orthant/deep/extra.bin", "x");
   };
-  const std::string saved = save_checkpoint(dir.path(), 100, sample.content, 2);
+  const std::string saved = save_checkpoint(dir.path(), 100, sample, 2);
   EXPECT_EQ(saved, dir / "step-000100");
   EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-000100");
   EXPECT_EQ(slurp(saved + "/tokenizer.model"), "pieces");
@@ -51,7 +51,7 @@ TEST(Checkpoint, RoundTrips) {
 TEST(Checkpoint, ManifestHasTheHashOfEveryTensor) {
   TempFolder dir;
   const Sample sample(1);
-  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, sample, 0);
   const Manifest manifest = parse_manifest(slurp(saved + "/" + kManifestFile), "m");
   EXPECT_EQ(manifest.tensors.size(), 4u);
   for (const auto& [tensors, file] : {std::pair{&sample.weights, "model.safetensors"},
@@ -62,9 +62,9 @@ TEST(Checkpoint, ManifestHasTheHashOfEveryTensor) {
     }
   }
   Sample shards(1);
-  shards.content.shard_limit_bytes = 100;
+  shards.weight_files = 2;
   const Manifest in_shards =
-      parse_manifest(slurp(save_checkpoint(dir.path(), 2, shards.content, 0) + "/" + kManifestFile), "m");
+      parse_manifest(slurp(save_checkpoint(dir.path(), 2, shards, 0) + "/" + kManifestFile), "m");
   for (const auto& [name, tensor] : manifest.tensors) EXPECT_EQ(in_shards.tensors.at(name).xxh3, tensor.xxh3) << name;
   EXPECT_NE(in_shards.tensors.at("model.norm.weight").file, "model.safetensors");
 }
@@ -94,8 +94,8 @@ TEST(Checkpoint, ReadsVersionOne) {
 TEST(Checkpoint, WeightsMayBeInShards) {
   TempFolder dir;
   Sample sample(1);
-  sample.content.shard_limit_bytes = 100;
-  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
+  sample.weight_files = 2;
+  const std::string saved = save_checkpoint(dir.path(), 1, sample, 0);
   EXPECT_TRUE(fs::exists(saved + "/model.safetensors.index.json"));
   EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
 }
@@ -103,38 +103,38 @@ TEST(Checkpoint, WeightsMayBeInShards) {
 TEST(Checkpoint, ReadsOnlyWhatTheManifestLists) {
   TempFolder dir;
   Sample sample(1), other(2);
-  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
-  write_safetensors(saved + "/model-00001-of-00001.safetensors", other.content.weights);
+  const std::string saved = save_checkpoint(dir.path(), 1, sample, 0);
+  write_safetensors(saved + "/model-00001-of-00001.safetensors", other.weights.views);
   spill(saved + "/notes.txt", "mine");
   EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
 }
 
 TEST(Checkpoint, KeepsTheNewest) {
   TempFolder dir;
-  for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path(), step, Sample(step).content, 2);
+  for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path(), step, Sample(step), 2);
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000040", "step-000050"}));
-  save_checkpoint(dir.path(), 60, Sample(60).content, 0);
+  save_checkpoint(dir.path(), 60, Sample(60), 0);
   EXPECT_EQ(members(dir.path()).size(), 4u) << "0 keeps all";
-  save_checkpoint(dir.path(), 70, Sample(70).content, 1);
+  save_checkpoint(dir.path(), 70, Sample(70), 1);
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000070"}));
-  save_checkpoint(dir.path(), 1'000'000'000, Sample(8).content, 0);
+  save_checkpoint(dir.path(), 1'000'000'000, Sample(8), 0);
   EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-1000000000");
 }
 
 TEST(Checkpoint, StepsOfAnAbandonedRunAreRemovedFirst) {
   TempFolder dir;
-  for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
+  for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path(), step, Sample(step), 0);
   // The user resumed from step 10: the newest is now step 15, and steps 20 to 40 belong to an abandoned run.
-  save_checkpoint(dir.path(), 15, Sample(15).content, 3);
+  save_checkpoint(dir.path(), 15, Sample(15), 3);
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000010", "step-000015", "step-000040"}));
   EXPECT_EQ(find_latest(dir.path()), dir / "step-000015");
 }
 
 TEST(Checkpoint, ReplacesTheSameStep) {
   TempFolder dir(true);
-  save_checkpoint(dir.path(), 5, Sample(1).content, 1);
+  save_checkpoint(dir.path(), 5, Sample(1), 1);
   const LoadedCheckpoint before = open_checkpoint(dir / "latest");
-  save_checkpoint(dir.path(), 5, Sample(2).content, 1);
+  save_checkpoint(dir.path(), 5, Sample(2), 1);
   EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "step-000005")));
   EXPECT_TRUE(Sample(1).holds(before)) << "an open one keeps its bytes";
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000005"}));
@@ -144,7 +144,7 @@ TEST(Checkpoint, LeavesOtherFilesAlone) {
   TempFolder dir;
   for (const char* name : {"step-1", "step-abc", "step-0000100", "notes", "step-000010.bak"})
     fs::create_directory(dir / name);
-  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path(), step, Sample(step).content, 1);
+  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path(), step, Sample(step), 1);
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "notes", "step-000003", "step-000010.bak",
                                                          "step-0000100", "step-1", "step-abc"}));
 }
@@ -152,19 +152,19 @@ TEST(Checkpoint, LeavesOtherFilesAlone) {
 TEST(Checkpoint, RefusesOurOwnMistakes) {
   TempFolder dir;
   Sample sample(1);
-  EXPECT_THROW(save_checkpoint(dir.path(), -1, sample.content, 0), LogicError);
+  EXPECT_THROW(save_checkpoint(dir.path(), -1, sample, 0), LogicError);
   sample.content.state_json = "[]";
-  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), LogicError);
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample, 0), LogicError);
   sample = Sample(1);
   sample.content.write_extra_files = [](const std::string& directory) {
     fs::create_symlink("/etc/passwd", directory + "/l");
   };
-  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), DataError);
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample, 0), DataError);
   sample.content.write_extra_files = [](const std::string&) { throw ConfigError("tokenizer"); };
-  EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path(), 1, sample.content, 0); }), "tokenizer");
+  EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path(), 1, sample, 0); }), "tokenizer");
   sample = Sample(1);
-  sample.content.optimizer.push_back(sample.content.weights.front());
-  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), LogicError) << "a name of two tensors";
+  sample.optimizer.views.push_back(sample.weights.views.front());
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample, 0), LogicError) << "a name of two tensors";
   EXPECT_TRUE(members(dir.path()).empty());
   EXPECT_EQ(find_latest(dir.path()), std::nullopt);
 }
@@ -172,8 +172,8 @@ TEST(Checkpoint, RefusesOurOwnMistakes) {
 // Every file is damaged in turn, in every way. The message names the file and the remedy.
 TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
   TempFolder dir;
-  save_checkpoint(dir.path(), 1, Sample(1).content, 0);
-  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2).content, 0);
+  save_checkpoint(dir.path(), 1, Sample(1), 0);
+  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2), 0);
   for (const auto& entry : fs::recursive_directory_iterator(saved)) {
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path(), good = slurp(path);
@@ -197,8 +197,8 @@ TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
 
 TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
   TempFolder dir;
-  save_checkpoint(dir.path(), 1, Sample(1).content, 0);
-  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2).content, 0);
+  save_checkpoint(dir.path(), 1, Sample(1), 0);
+  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2), 0);
   std::string text = slurp(saved + "/orthant/manifest.json");
   text.replace(text.find("\"version\": 2"), 12, "\"version\": 7");
   spill(saved + "/orthant/manifest.json", text);
@@ -214,25 +214,25 @@ TEST(Checkpoint, WhatTheFileSystemRefusesIsExplained) {
   fs::create_symlink("loop", dir / "loop");
   expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "points to itself"});
   expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "points to itself"});
-  const std::string saved = save_checkpoint(dir / "c", 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir / "c", 1, Sample(1), 0);
   fs::remove(dir / "c/latest");
   fs::create_directory(dir / "c/latest");
   EXPECT_EQ(find_latest(dir / "c"), saved) << "a folder in its place leads nowhere";
-  expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 2, Sample(2).content, 0); }),
+  expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 2, Sample(2), 0); }),
                 {"/c/latest: ", "move the folder", "step-000002 is complete"});
 }
 
 TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
   TempFolder dir;
-  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);
   std::string bytes = slurp(saved + "/model.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   spill(saved + "/model.safetensors", bytes);
-  EXPECT_NO_THROW(open_checkpoint(saved, Verify::sizes));
+  EXPECT_NO_THROW(open_checkpoint(saved, kNoFiles));
   expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
                 {"its folder has no other complete checkpoint"});
   spill(saved + "/model.safetensors", bytes + "x");
-  EXPECT_THROW(open_checkpoint(saved, Verify::sizes), DataError);
+  EXPECT_THROW(open_checkpoint(saved, kNoFiles), DataError);
 }
 
 TEST(Checkpoint, ForeignDirectoriesAreRefused) {

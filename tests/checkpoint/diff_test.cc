@@ -12,13 +12,13 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string save(const TempFolder& dir, const std::string& name, const Sample& sample) {
-  return save_checkpoint(dir / name, 1, sample.content, 0);
+  return save_checkpoint(dir / name, 1, sample, 0);
 }
 
 // Writes the weights as a Hugging Face directory, which has no manifest.
 std::string export_weights(const TempFolder& dir, const std::string& name, const Sample& sample) {
   fs::create_directories(dir / name);
-  write_hf_directory(dir / name, sample.content.hf_config, sample.content.weights);
+  write_hf_directory(dir / name, sample.content.hf_config, sample.weights.views);
   return dir / name;
 }
 
@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const std::vector<TensorDifference>& tensors) 
 TEST(Diff, EqualByHashes) {
   TempFolder dir;
   Sample shards(1);
-  shards.content.shard_limit_bytes = 100;
+  shards.weight_files = 2;
   const std::string a = save(dir, "a", Sample(1)), b = save(dir, "b", shards);
   const CheckpointDiff diff = diff_checkpoints(a, b);
   EXPECT_TRUE(diff.equal());
@@ -89,8 +89,8 @@ TEST(Diff, AllTensorsOfAnotherSeed) {
 TEST(Diff, ShapesAndMissingTensors) {
   TempFolder dir;
   Sample wide(1, 7);
-  wide.content.optimizer.pop_back();
-  wide.content.optimizer.push_back({.name = "other", .dtype = Dtype::f32, .shape = {0}});
+  wide.optimizer.views.pop_back();
+  wide.optimizer.views.push_back({.name = "other", .dtype = Dtype::f32, .shape = {0}});
   const std::string a = save(dir, "a", Sample(1)), b = save(dir, "b", wide);
   const CheckpointDiff diff = diff_checkpoints(a, b);
   EXPECT_TRUE(diff.tensors.empty());

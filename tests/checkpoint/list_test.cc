@@ -13,8 +13,8 @@ TEST(List, OfARun) {
   TempFolder dir;
   Sample sample(2);
   sample.content.state_json = R"({"step":2,"dtype":"float32","mesh":"[data 2]"})";
-  save_checkpoint(dir / "checkpoints", 1, Sample(1).content, 0);
-  const std::string saved = save_checkpoint(dir / "checkpoints", 2, sample.content, 0);
+  save_checkpoint(dir / "checkpoints", 1, Sample(1), 0);
+  const std::string saved = save_checkpoint(dir / "checkpoints", 2, sample, 0);
   for (const std::string& named : {dir.path(), dir / "checkpoints"}) {
     const CheckpointList list = list_checkpoints(named);
     EXPECT_EQ(list.directory, fs::canonical(dir / "checkpoints"));
@@ -48,7 +48,7 @@ TEST(List, OfARun) {
 
 TEST(List, DamageAndLeftovers) {
   TempFolder dir;
-  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
+  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path(), step, Sample(step), 0);
   fs::resize_file(dir / "step-000001/model.safetensors", 20);
   fs::remove(dir / "step-000002/orthant/manifest.json");
   fs::create_directories(dir / ".tmp-step-000004");

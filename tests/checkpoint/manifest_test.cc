@@ -109,17 +109,20 @@ TEST(CheckFiles, SaysWhereAFileIsDamaged) {
   std::string text(static_cast<std::size_t>(2 * kDigestBlockBytes + 100), 'a');
   Manifest manifest{
       .step = 1, .files = {{"f", write_file(dir / "f", text)}, {"g", write_file(dir / "g", "small")}}, .tensors = {}};
-  EXPECT_NO_THROW(check_files(dir.path(), manifest, true));
+  EXPECT_NO_THROW(check_files(dir.path(), manifest));
   text[static_cast<std::size_t>(kDigestBlockBytes) + 5] = 'b';
   spill(dir / "f", text);
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, true); }),
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest); }),
                 {dir / "f", "between offset 4194304 and 8388608", "XXH3", "expected"});
-  EXPECT_NO_THROW(check_files(dir.path(), manifest, false)) << "sizes alone do not see it";
+  EXPECT_NO_THROW(check_files(dir.path(), manifest, kNoFiles)) << "sizes alone do not see it";
+  EXPECT_THROW(check_files(dir.path(), manifest, {0, 2}), DataError) << "the first of two ranks reads f";
+  EXPECT_NO_THROW(check_files(dir.path(), manifest, {1, 2})) << "the second one reads g";
   spill(dir / "f", text.substr(0, 1000));
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, false); }),
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, kNoFiles); }),
                 {dir / "f", "offset 1000: the file has 1000 bytes, expected 8388708"});
   std::filesystem::remove(dir / "f");
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, false); }), {dir / "f", "No such file"});
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, kNoFiles); }),
+                {dir / "f", "No such file"});
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/fixtures.h"
+#include "tests/support/save_checkpoint.h"
 
 namespace orthant {
 
 struct Sample {
   Tensors weights, optimizer;
   CheckpointContent content;
+  size_t weight_files = 1;
 
   explicit Sample(int64_t seed, int64_t rows = 6) {
     const auto base = static_cast<uint64_t>(seed) * 100;
@@ -18,8 +20,6 @@ struct Sample {
     weights.add("model.norm.weight", Dtype::f32, {8}, base + 2);
     optimizer.add("exp_avg.model.embed_tokens.weight", Dtype::f32, {rows, 8}, base + 3);
     optimizer.add("exp_avg.model.norm.weight", Dtype::f32, {8}, base + 4);
-    content.weights = weights.views;
-    content.optimizer = optimizer.views;
     content.state_json = fmt::format(R"({{"step":{}}})", seed);
     content.config_toml = fmt::format("# run {}\n", seed);
     content.hf_config.model.vocab_size = rows;
@@ -38,6 +38,12 @@ struct Sample {
            loaded.state_json == content.state_json && loaded.config_toml == content.config_toml;
   }
 };
+
+inline std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const Sample& sample,
+                                   int keep_latest_k) {
+  return save_checkpoint(checkpoints_dir, step, sample.content,
+                         {sample.weights.views, sample.optimizer.views, sample.weight_files}, keep_latest_k);
+}
 
 /// The names in a directory, sorted.
 inline std::vector<std::string> members(const std::filesystem::path& directory) {

@@ -19,7 +19,7 @@ std::string all(const VerifiedCheckpoint& result) {
 
 TEST(VerifyCheckpoint, CountsWhatItReads) {
   TempFolder dir;
-  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);
   const VerifiedCheckpoint result = verify_checkpoint(saved);
   EXPECT_TRUE(result.ok()) << all(result);
   EXPECT_EQ(result.num_tensors, 4);
@@ -36,7 +36,7 @@ TEST(VerifyCheckpoint, CountsWhatItReads) {
 // Every byte of every file is flipped in turn. A byte of a tensor also names the tensor.
 TEST(VerifyCheckpoint, EveryFlippedByteIsSeen) {
   TempFolder dir;
-  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);
   for (const auto& entry : fs::recursive_directory_iterator(saved)) {
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path(), good = slurp(path);
@@ -60,7 +60,7 @@ TEST(VerifyCheckpoint, EveryFlippedByteIsSeen) {
 
 TEST(VerifyCheckpoint, NamesTheTensorAndAllDamages) {
   TempFolder dir;
-  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);
   std::string bytes = slurp(saved + "/model.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);  // of the last tensor, model.norm.weight
   spill(saved + "/model.safetensors", bytes);
@@ -77,7 +77,7 @@ TEST(VerifyCheckpoint, NamesTheTensorAndAllDamages) {
 // A manifest whose own entries disagree: the files are as it states, and the tensors are not.
 TEST(VerifyCheckpoint, TensorsMustBeThoseOfTheManifest) {
   TempFolder dir;
-  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0), path = saved + "/" + kManifestFile;
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0), path = saved + "/" + kManifestFile;
   const Manifest good = read_manifest(saved);
   const auto problem_of = [&](auto change) {
     Manifest changed = good;
@@ -106,9 +106,9 @@ TEST(VerifyCheckpoint, DirectoriesWithoutChecksums) {
   TempFolder dir;
   EXPECT_THROW(verify_checkpoint(dir / "none"), DataError);
   fs::create_directories(dir / "hf");
-  write_hf_directory(dir / "hf", HfConfig{}, Sample(1).content.weights);
+  write_hf_directory(dir / "hf", HfConfig{}, Sample(1).weights.views);
   expect_pieces(all(verify_checkpoint(dir / "hf")), {"no checksums", "orthant checkpoint diff", "--weights"});
-  const std::string saved = save_checkpoint(dir / "c", 1, Sample(1).content, 0), path = saved + "/" + kManifestFile;
+  const std::string saved = save_checkpoint(dir / "c", 1, Sample(1), 0), path = saved + "/" + kManifestFile;
   const std::string manifest = slurp(path);
   fs::remove(path);
   expect_pieces(all(verify_checkpoint(saved)), {"manifest.json: missing", "not a complete checkpoint"});

@@ -203,6 +203,17 @@ class OtherRun(AfterARun):
             self.assertEqual(self.weights(self.folder / f"other-{ranks}"), self.weights(self.folder / f"new-{ranks}"))
 
 
+class InBackground(ProcessTest):
+    def test_same_checkpoints(self):
+        self.train_well("checkpoint.interval=3")
+        self.train_well("checkpoint.interval=3", "checkpoint.async_mode=async", "job.dump_folder=other")
+        for step in ("step-000009", "step-000010"):
+            result = self.orthant("checkpoint", "diff", f"run/checkpoints/{step}", f"other/checkpoints/{step}")
+            self.assertEqual(result.code, 0, result)
+            self.assertIn("equal: ", result.out)
+        self.assertEqual(self.losses(), self.losses(self.folder / "other"))
+
+
 class FullDisk(ProcessTest):
     def assert_whole_and_resumable(self, *arguments):
         self.assertEqual(sorted(path.name for path in (self.dump / "checkpoints").iterdir()), ["latest", "step-000005"])
@@ -217,11 +228,11 @@ class FullDisk(ProcessTest):
         def set_limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-        for ranks in (1, 2):
+        for ranks, mode in ((1, "disabled"), (2, "disabled"), (2, "async")):
             # Python ignores SIGXFSZ, and the program inherits that, so write() fails as it does on a full disk. The
             # limit would also apply to UCX's shared memory, which consists of files; hence Gloo.
             result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}", "run.transport=gloo",
-                                preexec_fn=set_limit, restore_signals=False)
+                                f"checkpoint.async_mode={mode}", preexec_fn=set_limit, restore_signals=False)
             self.assert_says(result, 1, "saving the checkpoint of step 10", "File too large", "offset", "step-000005",
                              "unchanged")
             self.assertEqual(tree(self.latest()), before)

@@ -78,7 +78,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     if (run.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     } else {
-      state = load_snapshot(run.resume_from, plan, data, session, Verify::checksums);
+      state = load_snapshot(run.resume_from, plan, data, session);
     }
     inject(session, plan, rank, run.injection);
     const auto note = [&] {
@@ -106,7 +106,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
       note();
       const Traffic after = comm.total_traffic();
       course.traffic = {after.calls - before.calls, after.bytes - before.bytes};
-      if (run.save) save_snapshot(plan, data, session, state);
+      if (run.save) SnapshotSaver(plan, data, session).save(state);
     } catch (const NotFinite&) {
     }
   });

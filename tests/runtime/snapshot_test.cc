@@ -2,16 +2,17 @@
 // control loses the optimizer's second moments.
 #include "runtime/snapshot.h"
 
-#include "base/errors.h"
-#include "config/hf_family.h"
-#include "runtime/resume_check.h"
-#include "tests/support/says.h"
-#include "tests/support/tensor_cuts.h"
-#include "tests/support/tiny_run.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
+
+#include "base/errors.h"
+#include "config/hf_family.h"
+#include "runtime/resume_check.h"
+#include "tests/support/save_checkpoint.h"
+#include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
+#include "tests/support/tiny_run.h"
 
 namespace orthant::snapshot_test {
 namespace {
@@ -87,7 +88,7 @@ TEST(Resume, WithoutTheMomentsWouldDiffer) {
   run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
-    load_snapshot(checkpoint_of(plan, 3), plan, run.data(), session, Verify::checksums);
+    load_snapshot(checkpoint_of(plan, 3), plan, run.data(), session);
     session.optimizer().state().back().flat.zero_();
     session.update(4, session.gradients(4, {}));
     weights = session.weights().masters().clone();
@@ -243,10 +244,11 @@ TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {
     std::string state = loaded.state_json;
     state.replace(state.find(fmt::format("\"{}\"", field)), 2, "\"_");
     CheckpointContent content{.hf_config = loaded.hf_config, .state_json = state, .config_toml = loaded.config_toml};
-    for (const std::string& name : loaded.weights.names()) content.weights.push_back(loaded.weights.tensor(name));
-    for (const std::string& name : loaded.optimizer.names()) content.optimizer.push_back(loaded.optimizer.tensor(name));
+    CheckpointTensors tensors;
+    for (const std::string& name : loaded.weights.names()) tensors.weights.push_back(loaded.weights.tensor(name));
+    for (const std::string& name : loaded.optimizer.names()) tensors.optimizer.push_back(loaded.optimizer.tensor(name));
     TempFolder other;
-    EXPECT_TRUE(says(resumed_with(run, save_checkpoint(other.path(), 1, content, 0)),
+    EXPECT_TRUE(says(resumed_with(run, save_checkpoint(other.path(), 1, content, tensors, 0)),
                      {fmt::format("no field \"{}\"", field), "another version", "model.from"}));
   }
 }

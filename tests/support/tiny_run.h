@@ -2,16 +2,6 @@
 // record losses, gradients and weights after each step.
 #pragma once
 
-#include "advice/advised_plan.h"
-#include "base/hash.h"
-#include "comm/thread_ranks.h"
-#include "runtime/session.h"
-#include "runtime/snapshot.h"
-#include "runtime/training_data.h"
-#include "tests/support/faults.h"
-#include "tests/support/relative_error.h"
-#include "tests/support/temp_folder.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -21,6 +11,17 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "advice/advised_plan.h"
+#include "base/hash.h"
+#include "comm/thread_ranks.h"
+#include "runtime/session.h"
+#include "runtime/snapshot.h"
+#include "runtime/snapshot_saver.h"
+#include "runtime/training_data.h"
+#include "tests/support/faults.h"
+#include "tests/support/relative_error.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 
@@ -165,7 +166,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     if (course.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     } else {
-      state = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
+      state = load_snapshot(course.resume_from, plan, data, session);
     }
     if (course.prepare) course.prepare(session, rank);
     RankTrace& trace = ranks[static_cast<size_t>(rank)];
@@ -203,7 +204,9 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     }
     trace.optimizer_state = copy_state(session.optimizer());
     trace.values = flat_of(session, &Session::value_shard);
-    if (course.save) save_snapshot(plan, data, session, state);
+    SnapshotSaver saver(plan, data, session);
+    if (course.save) saver.save(state);
+    saver.wait();
   });
   return ranks;
 }
