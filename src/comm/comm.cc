@@ -238,7 +238,7 @@ Work Comm::barrier(const Axes& axes) {
   return state_->start({&group, "barrier", 0}, 0, [](Group& g) { return g.barrier(); });
 }
 
-void Comm::flush() { state_->flush(); }
+std::shared_ptr<void> Comm::keep_advancing() { return state_->engine ? state_->engine->keep_advancing() : nullptr; }
 
 RollCall Comm::open_roll_call() { return state_->open_roll_call(); }
 

@@ -163,12 +163,13 @@ class Comm {
   /// peer may be waiting for one of them.
   void progress();
 
-  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank that
-  /// waits for something else, such as a roll call, may hold back a message that a peer waits for.
-  void flush();
-  /// Flushes, and opens the next roll call of all ranks at their store. It has no time limit and waits for no message.
-  /// It may be called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must
-  /// open the same number, in the same order.
+  /// Until the result is destroyed, messages advance although the rank does nothing here. Hold it while the rank waits
+  /// for anything but a Work, such as a roll call or a disk: the transport may still hold back a message, such as the
+  /// acknowledgement of a completed one, that a peer waits for.
+  [[nodiscard]] std::shared_ptr<void> keep_advancing();
+  /// Opens the next roll call of all ranks at their store. It has no time limit and waits for no message. It may be
+  /// called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must open the
+  /// same number, in the same order.
   RollCall open_roll_call();
 
   TrafficTable traffic() const;

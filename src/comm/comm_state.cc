@@ -76,6 +76,7 @@ bool CommState::finish() {
   try {
     while (!watch->failure()) {
       if (engine->drain(kSlice_s)) {
+        const auto advancing = engine->keep_advancing();
         call_roll(drained);
         return true;
       }
@@ -92,20 +93,8 @@ bool CommState::finish() {
   return false;
 }
 
-void CommState::flush() {
-  constexpr double kSlice_s = 0.1;  // after each slice it checks whether the run has failed
-  const auto start = Clock::now();
-  while (engine && !engine->drain(kSlice_s)) {
-    if (const auto cause = watch->failure()) throw CommError(*cause);
-    if (seconds_since(start) > options_.timeout_s) {
-      throw CommError(fmt::format("rank {}: messages of this rank have not left it within {:g} s", rank, options_.timeout_s));
-    }
-  }
-}
-
 RollCall CommState::open_roll_call() {
   if (mesh.size() == 1) return {};
-  flush();
   constexpr double kNoLimit_s = 1e9;
   if (!roll_call_store_) roll_call_store_ = store_.clone();
   return watch->roll_call(roll_call_store_.under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);

@@ -39,7 +39,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);
   void set_activity(std::string activity);
-  void flush();
   RollCall open_roll_call();
 
   const Mesh mesh;

@@ -234,6 +234,15 @@ void Engine::nudge() {
   look(nullptr, 0);
 }
 
+std::shared_ptr<void> Engine::keep_advancing() {
+  const auto change_by = [this](int number) {
+    Turn turn(*this);
+    in_background_ += number;
+  };
+  change_by(1);
+  return {this, [change_by](Engine*) { change_by(-1); }};
+}
+
 void Engine::stop() {
   {
     const std::lock_guard lock(mutex_);

@@ -103,6 +103,9 @@ class Engine final : private MessageSink {
   bool drain(double timeout_s);
   /// Processes events that are ready now, without waiting.
   void nudge();
+  /// Until the result is destroyed, the background thread advances messages although no job needs it. The engine must
+  /// outlive the result.
+  [[nodiscard]] std::shared_ptr<void> keep_advancing();
   /// Stops the background thread. Operations in progress may still write to their memory. Therefore, unless drain()
   /// returned true, the engine must never be destroyed.
   void stop();
@@ -128,7 +131,7 @@ class Engine final : private MessageSink {
   std::vector<std::unique_ptr<Message>> dropped_;  // outlives the jobs, whose tasks may destroy a Posted early
   std::vector<std::shared_ptr<Job>> active_;
   std::vector<std::shared_ptr<Job>> failed_;  // kept, because their remaining messages may still arrive
-  int in_background_ = 0;
+  int in_background_ = 0;  // reasons for the background thread to advance messages: jobs, and keep_advancing()
   std::deque<std::coroutine_handle<>> ready_;
 
   std::atomic<int> turns_ = 0;  // threads of the rank that hold or request the engine

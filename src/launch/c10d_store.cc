@@ -90,8 +90,8 @@ std::string why_unreachable(const std::string& host, int port) {
 }
 
 // Requires enough file descriptors for a rank's sockets and its libraries' files. With fewer, c10d's errors look like
-// network errors. The server holds four connections to each rank: its main one,
-// two of its Watch, and one for the roll calls of its Comm.
+// network errors. The server holds four connections to each rank: its main one, two of its Watch, and one for the roll
+// calls of its Comm.
 void require_descriptors(int ranks = 1) {
   const rlim_t least = std::max<rlim_t>(64, 16 + 4 * static_cast<rlim_t>(ranks));
   rlimit limit{};

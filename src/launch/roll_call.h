@@ -1,8 +1,7 @@
 // A roll call: all ranks of a run meet at their store, and each learns the same answer.
 //
 // Growth with P ranks: five store requests per rank. If rank 0 summarizes, it reads P texts with one more, and removes
-// long ones with one each. Only after a
-// wait in vain does rank 0 ask for each rank, to name the missing ones.
+// long ones with one each. Only after a wait in vain does rank 0 ask for each rank, to name the missing ones.
 #pragma once
 
 #include <functional>

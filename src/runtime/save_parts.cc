@@ -155,7 +155,6 @@ void PartCollector::exchange() {
   Work device_work = comm.exchange(on_device_, all), host_work = comm.exchange(on_host_, all);
   device_work.wait();
   host_work.wait();
-  comm.flush();  // the rank waits at the store or for its disk next
   on_device_.clear();
   on_host_.clear();
 }

@@ -62,8 +62,8 @@ HfConfig hf_config_of(const Plan& plan, const TrainingData& data) {
 struct SnapshotSaver::Save {
   const NewCheckpoint checkpoint;
   const CheckpointContent content;
-  std::vector<RollCall> calls;                // before the first round, between rounds, and at the end
-  RollCall after_failure;  // rank 0 does not come to this one: the others wait in it until rank 0 has reported
+  std::vector<RollCall> calls;  // before the first round, between rounds, and at the end
+  RollCall after_failure;       // rank 0 does not come to this one: the others wait in it until rank 0 has reported
   std::vector<CollectedTensor> tensors;       // of the round
   std::unique_ptr<SafetensorsWriter> writer;  // of the file that this rank writes now
   Manifest part;                              // of the files that it has written
@@ -146,6 +146,7 @@ void SnapshotSaver::save(const TrainState& state) {
   if (in_background_) {
     save_->thread = std::thread(carry_out_and_end);
   } else {
+    const auto advancing = session_.comm().keep_advancing();
     carry_out_and_end();
     throw_if_failed();
   }
@@ -210,7 +211,7 @@ void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_rank
 
 void SnapshotSaver::wait() {
   if (!save_) return;
-  session_.comm().flush();
+  const auto advancing = session_.comm().keep_advancing();
   if (save_->thread.joinable()) save_->thread.join();
   throw_if_failed();
 }

@@ -75,6 +75,32 @@ TEST_P(Progress, ExplicitProgressAdvancesSmallOperations) {
   }, GetParam());
 }
 
+// Ranks 1 to 7 have received everything and wait at the store, but UCX holds back some of their acknowledgements,
+// because the queue of rank 0, which sleeps, is full. Without keep_advancing(), rank 0 waits for them in vain.
+TEST_P(Progress, GoesOnWhileRanksWaitAtTheStore) {
+  constexpr int kRanks = 8, kMessages = 60;
+  on_line(
+      kRanks,
+      [&](Comm& comm, int rank) {
+        const at::Tensor tensor = at::full({64 << 10}, rank, at::kByte);
+        std::vector<at::Tensor> received;
+        std::vector<Work> works;
+        comm.barrier(kOverData).wait();
+        for (int i = 0; i < kMessages; ++i) {
+          for (int peer = 1; rank == 0 && peer < kRanks; ++peer) works.push_back(comm.send(tensor, kOverData, peer));
+          if (rank == 0) continue;
+          received.push_back(at::empty_like(tensor));
+          works.push_back(comm.recv(received.back(), kOverData, 0));
+        }
+        if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        for (Work& work : works) work.wait();
+        const auto advancing = comm.keep_advancing();
+        call_roll(comm.open_roll_call());
+        for (const at::Tensor& one : received) EXPECT_TRUE(one.eq(0).all().item<bool>());
+      },
+      GetParam());
+}
+
 int64_t threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
