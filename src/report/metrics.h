@@ -26,6 +26,7 @@ struct StepMetrics {
   int64_t communication_calls = 0;   // operations started by this rank in this step
   double data_seconds = 0;           // spent loading batches
   bool skipped = false;              // loss or norm is not finite, so the update was left out; written only if true
+  int64_t skipped_steps = 0;         // of all steps up to this one; not written into metrics.jsonl
 };
 
 /// Loss on one of several validation sets.

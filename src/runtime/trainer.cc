@@ -191,10 +191,12 @@ void Trainer::record_result(const StepResult& result) {
   skipped_in_row_ = result.is_finite() ? 0 : skipped_in_row_ + 1;
   last_ = result;
   state_.tokens += result.tokens;
+  if (!result.is_finite()) ++state_.skipped_steps;
   if (!output_) return;
   auto& [m, tokens, skipped_in_row] = unwritten_[result.step];
   skipped_in_row = skipped_in_row_;
   m.skipped = !result.is_finite();
+  m.skipped_steps = state_.skipped_steps;
   // A step without labels has no loss.
   m.loss = result.valid_labels > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
   m.grad_norm = result.norm;

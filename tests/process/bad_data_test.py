@@ -304,11 +304,13 @@ class Numbers(ProcessTest):
                     "parallelism.pipeline_parallel_post_validation=true"])
         skipped = []
         for i, layout in enumerate(layouts):
-            result = self.train_well(*keys, *layout, f"job.dump_folder=skips{i}")
+            result = self.train_well(*keys, *layout, f"job.dump_folder=skips{i}", "metrics.enable_prometheus=true")
             steps = self.steps(self.folder / f"skips{i}")
             self.assertEqual([step["step"] for step in steps], list(range(1, 31)))
             skipped.append([step["step"] for step in steps if step.get("skipped")])
             self.assertEqual([step["step"] for step in steps if step["loss"] is None], skipped[i])
+            self.assertIn(f"\northant_skipped_steps_total {len(skipped[i])}\n",
+                          (self.folder / f"skips{i}/metrics.prom").read_text())
             self.assertEqual(len(re.findall(r"^skip +\d+/30  loss +inf  gnorm +\S+  update left out; [123] of at most 3 in",
                                             result.out, re.M)), len(skipped[i]), result)
             self.assertEqual(len(re.findall(r"^step +\d+/30  loss +\d", result.out, re.M)), 30 - len(skipped[i]))

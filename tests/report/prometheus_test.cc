@@ -38,7 +38,8 @@ const StepMetrics kStep = {.step = 7,
                            .communication_seconds = 0.5,
                            .communication_bytes = 1024,
                            .communication_calls = 7,
-                           .data_seconds = 0};
+                           .data_seconds = 0,
+                           .skipped_steps = 2};
 
 // Parses the text strictly: each sample follows its own HELP and TYPE, names and values have the legal form, and no
 // name repeats. Returns the samples, or a single entry "error".
@@ -75,6 +76,7 @@ TEST(Prometheus, TextHasEveryKnownValueInBaseUnits) {
   const std::map<std::string, double> wanted = {{"orthant_info", 1},
                                                 {"orthant_planned_steps", 300},
                                                 {"orthant_steps_total", 7},
+                                                {"orthant_skipped_steps_total", 2},
                                                 {"orthant_tokens_total", 7168},
                                                 {"orthant_logged_timestamp_seconds", 1.75e9},
                                                 {"orthant_loss", 2.5},
