@@ -97,7 +97,7 @@ class GlooTransport : public Transport {
       : sink_(sink), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
     auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/true));
     gloo->threads = 1;
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().store, options.rank,
                                                          options.world_size, std::move(gloo));
@@ -115,10 +115,12 @@ class GlooTransport : public Transport {
 
   std::string name() const override { return "gloo"; }
   int event_fd() const override { return event_fd_; }
+  int num_connections() const override { return static_cast<int>(connected_.size()); }
   bool flushed() override { return under_way_ == 0; }
 
   void send(Message& message) override {
     waiters_->reserve();
+    connected_.insert(message.peer);
     ++under_way_;
     auto header = std::make_shared<Header>(Header{message.bytes, message.signature});
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
@@ -132,6 +134,7 @@ class GlooTransport : public Transport {
   // time.
   void receive(Message& message) override {
     waiters_->reserve();
+    connected_.insert(message.peer);
     ++under_way_;
     line_up({false, message.peer, message.tag}, message, [this, &message] { receive_one(message); });
   }
@@ -164,6 +167,7 @@ class GlooTransport : public Transport {
     std::function<void()> wait;
   };
 
+  // Gloo connects to the peer at the first message.
   WorkPtr post_send(void* memory, int64_t bytes, const Message& message) {
     std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
     return group_->send(tensors, message.peer, static_cast<int>(message.tag));
@@ -243,7 +247,8 @@ class GlooTransport : public Transport {
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time
-  std::mutex mutex_;  // of the members below
+  std::set<int> connected_;  // ranks; used by that thread, too
+  std::mutex mutex_;         // of the members below
   bool closing_ = false;
   std::set<WorkPtr> in_progress_;
   std::vector<Message*> ended_;

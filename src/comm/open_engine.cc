@@ -88,7 +88,7 @@ Members exchange_introductions(const RollCall& call, const CommOptions& options)
 }  // namespace
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options) {
+                                    const CommOptions& options, int expected_connections) {
   RollCall introductions = watch.roll_call(store.under("introductions"), options.connect_timeout_s);
   introductions.missed = "finish connecting to the " + store.name();
   const Members members = exchange_introductions(introductions, options);
@@ -105,7 +105,8 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
       .local = members.local,
       .address = rendezvous.address,
       .interface_name = rendezvous.interface_name,
-      .connect_timeout_s = options.connect_timeout_s};
+      .connect_timeout_s = options.connect_timeout_s,
+      .expected_connections = expected_connections};
   const auto local_ranks = std::count(members.local.begin(), members.local.end(), true);
   const auto open = members.without_ucx.empty() ? ucx_transport : gloo_transport;
   try {

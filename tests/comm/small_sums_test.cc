@@ -1,0 +1,203 @@
+// Sums of few elements over many ranks: they have the bits of the direct algorithm, over both transports and over any
+// axes, and every rank has few neighbors and sends the planned bytes.
+#include <bit>
+#include <mutex>
+
+#include "base/errors.h"
+#include "mesh/collective.h"
+#include "mesh/sum_tree.h"
+#include "tests/comm/line.h"
+#include "tests/support/says.h"
+
+namespace orthant::small_sums_test {
+namespace {
+
+// A third of the ranks have large summands, a third small ones, and a third minus the large ones. So another order of
+// additions gives other bits.
+at::Tensor summand(int rank, int64_t n, at::ScalarType type) {
+  constexpr double kMagnitudes[] = {1e9, 1, -1e9};
+  return ((at::remainder(at::arange(n, at::kDouble), 7) + (rank / 3 + 1) / 3.0) * kMagnitudes[rank % 3]).to(type);
+}
+
+at::Tensor left_to_right(const std::vector<int>& ranks, int64_t n, at::ScalarType type) {
+  at::Tensor sum = summand(ranks[0], n, type);
+  for (size_t i = 1; i < ranks.size(); ++i) sum.add_(summand(ranks[i], n, type));
+  return sum;
+}
+
+std::vector<int> up_to(int n) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+int log2_of(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+
+// Runs one thread per rank of the mesh.
+void on_mesh(const Mesh& mesh, const std::string& transport, const std::function<void(Comm&, int)>& fn) {
+  run_ranks(mesh.size(), [&](Rendezvous rendezvous, int rank) {
+    Comm comm(mesh, rank, rendezvous, over(transport));
+    fn(comm, rank);
+  });
+}
+
+class SmallSums : public testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override {
+    if (lacks(std::get<0>(GetParam()))) GTEST_SKIP() << ucx_problem();
+  }
+};
+std::string name_of_case(const testing::TestParamInfo<std::tuple<const char*, int>>& one) {
+  return fmt::format("{}_{}_ranks", std::get<0>(one.param), std::get<1>(one.param));
+}
+INSTANTIATE_TEST_SUITE_P(Over, SmallSums, testing::Combine(testing::Values("ucx", "gloo"), testing::Values(2, 8, 9, 17)),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Chain, SmallSums, testing::Combine(testing::Values("ucx"), testing::Values(65, 70)),
+                         name_of_case);
+
+TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
+  const auto [transport, n] = GetParam();
+  struct Example {
+    int64_t size;
+    at::ScalarType type;
+  };
+  for (const Example& e : {Example{1, at::kDouble}, {41, at::kDouble}, {2000, at::kFloat}, {0, at::kFloat}}) {
+    const at::Tensor expected = left_to_right(up_to(n), e.size, e.type);
+    on_line(n, [&](Comm& comm, int rank) {
+      at::Tensor small = summand(rank, e.size, e.type), direct = small.clone();
+      comm.all_reduce_small(small, kOverData).wait();
+      EXPECT_TRUE(same_bits(small, expected)) << e.size << ", rank " << rank;
+      const int64_t elements[] = {e.size};
+      const CollectiveKind kind = small_sum(n);
+      const int64_t bytes = elements_sent(kind, n, rank, elements) * small.element_size();
+      EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(kind))}), (Traffic{1, bytes})) << rank;
+      comm.all_reduce(direct, kOverData).wait();
+      EXPECT_TRUE(same_bits(direct, expected)) << e.size << ", rank " << rank;
+    }, transport);
+  }
+}
+
+// Negative control of the data: in the order of a binomial tree that adds on the way, the bits are others.
+TEST(SmallSumsControl, AnotherOrderIsOtherBits) {
+  for (const int n : {9, 17, 70}) {
+    std::vector<at::Tensor> partial;
+    for (int rank = 0; rank < n; ++rank) partial.push_back(summand(rank, 41, at::kDouble));
+    for (int distance = 1; distance < n; distance *= 2) {
+      for (int i = 0; i + distance < n; i += 2 * distance) {
+        partial[static_cast<size_t>(i)].add_(partial[static_cast<size_t>(i + distance)]);
+      }
+    }
+    EXPECT_FALSE(same_bits(partial[0], left_to_right(up_to(n), 41, at::kDouble))) << n;
+  }
+}
+
+TEST(SmallSums, RefuseDtypesWhoseSumsAreRounded) {
+  on_line(9, [&](Comm& comm, int) {
+    EXPECT_THROW((void)comm.all_reduce_small(at::ones({3}, at::kBFloat16), kOverData), LogicError);
+    at::Tensor flags = at::zeros({3}, at::kBool);
+    flags[1] = comm.rank() == 5;
+    comm.all_reduce_small(flags, kOverData).wait();
+    EXPECT_TRUE(at::equal(flags.to(at::kLong), at::tensor({0, 1, 0}, at::kLong)));
+  });
+}
+
+// A rank with another size or another operation is an error on some rank that names both, and no rank hangs.
+TEST(SmallSums, DifferentProgramsAreSeen) {
+  for (const bool other_size : {true, false}) {
+    std::mutex mutex;
+    std::string all;
+    const auto one = [&](Comm& comm, int rank) {
+      try {
+        at::Tensor numbers = at::ones({rank == 6 && other_size ? 4 : 3}, at::kDouble);
+        (rank == 6 && !other_size ? comm.all_reduce(numbers, kOverData) : comm.all_reduce_small(numbers, kOverData)).wait();
+        comm.barrier(kOverData).wait();
+      } catch (const CommError& error) {
+        const std::lock_guard lock(mutex);
+        all += error.what();
+        throw;
+      }
+    };
+    EXPECT_THROW(on_line(12, one), CommError);
+    EXPECT_TRUE(says(all, {"the ranks do not run the same program", "all_reduce_by_tree"}));
+  }
+}
+
+// What the ranks of a mesh do in every step: a ring along each axis, a small sum and a barrier over all ranks.
+struct Step {
+  Mesh mesh;
+  bool direct = false;  // the sum over all ranks is a plain all_reduce
+  at::Tensor expected = left_to_right(up_to(mesh.size()), elements(), at::kDouble);
+
+  int64_t elements() const { return 24 + mesh.size(); }
+  void operator()(Comm& comm, int rank) const {
+    for (const Axis& axis : mesh.axes) {
+      at::Tensor own = at::full({5}, rank, at::kDouble), other = at::empty({5}, at::kDouble);
+      comm.shift(other, own, {axis.name}).wait();
+    }
+    at::Tensor sum = summand(rank, elements(), at::kDouble);
+    const Axes axes = all_axes(mesh);
+    (direct ? comm.all_reduce(sum, axes) : comm.all_reduce_small(sum, axes)).wait();
+    EXPECT_TRUE(same_bits(sum, expected)) << "rank " << rank;
+    comm.barrier(axes).wait();
+  }
+  // Most connections of a rank after two steps.
+  int most_connections(const std::string& transport) const {
+    std::mutex mutex;
+    int most = 0;
+    on_mesh(mesh, transport, [&](Comm& comm, int rank) {
+      for (int step = 0; step < 2; ++step) (*this)(comm, rank);
+      const std::lock_guard lock(mutex);
+      most = std::max(most, comm.num_connections());
+    });
+    return most;
+  }
+  int limit() const {
+    int limit = 2 * log2_of(mesh.size());
+    for (const Axis& axis : mesh.axes) limit += std::min(2, axis.size - 1);
+    return limit;
+  }
+};
+
+class Neighbors : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (lacks(GetParam())) GTEST_SKIP() << ucx_problem();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Neighbors, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
+
+TEST_P(Neighbors, OfARankAreFew) {
+  for (const Mesh& mesh : {Mesh({{"column", 2}, {"ring", 4}, {"data", 3}}), Mesh({{"data", 4}, {"pipeline", 8}})}) {
+    const Step step{.mesh = mesh};
+    const int most = step.most_connections(GetParam());
+    EXPECT_LE(most, step.limit());
+    EXPECT_GT(most, log2_of(mesh.size()) / 2);  // the count is of real connections
+    // Negative control: a direct sum needs all ranks.
+    const Step direct{.mesh = mesh, .direct = true};
+    EXPECT_EQ(direct.most_connections(GetParam()), mesh.size() - 1);
+  }
+}
+
+// A run of 256 ranks, each a thread: the bits of sums over all ranks, and the messages of each rank.
+TEST(ManyRanks, SumInOrderWithFewNeighbors) {
+  if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
+  const Step step{.mesh = Mesh({{"column", 4}, {"data", 16}, {"pipeline", 4}})};
+  EXPECT_LE(step.most_connections("ucx"), step.limit());
+}
+
+// The messages of a sum by tree, counted on all positions, against those of the direct algorithm: 2 (n - 1) for each
+// rank. The first number grows with log2 n, the second, the negative control, with n.
+TEST(ManyRanks, MessagesGrowWithTheLogarithm) {
+  const auto most_messages = [](int n) {
+    size_t most = 0;
+    for (int position = 0; position < n; ++position) {
+      const TreePlace place = tree_place(n, position);
+      most = std::max(most, size_t{place.parent >= 0 || place.next >= 0} + place.receivers.size());
+    }
+    return static_cast<int>(most);
+  };
+  for (const int n : {16, 64, 256, 1024, 4096}) EXPECT_LE(most_messages(n), 2 + log2_of(n)) << n;
+}
+
+}  // namespace
+}  // namespace orthant::small_sums_test
