@@ -14,4 +14,8 @@ int64_t raise_descriptor_limit();
 /// descriptors are for, such as "the connections of 64 ranks".
 void require_descriptors(int64_t least, const std::string& purpose);
 
+/// If nearly all descriptors are in use, ". N of M file descriptors are in use: ..." with a way out, to be added to the
+/// error of an operation that may have failed for this reason. Otherwise empty.
+std::string descriptor_problem();
+
 }  // namespace orthant

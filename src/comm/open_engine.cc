@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/terminal_text.h"
@@ -85,6 +87,16 @@ Members exchange_introductions(const RollCall& call, const CommOptions& options)
   }
 }
 
+// Requires descriptors for the transports of the ranks of this process. One transport has up to 14 before its first
+// message, and up to 2 sockets for each connection. Shared memory needs none.
+void require_connections(const Rendezvous& rendezvous, int connections) {
+  constexpr int64_t kOfProcess = 64, kOfTransport = 16, kOfConnection = 2;
+  const int ranks = rendezvous.in_process ? rendezvous.world_size : 1;
+  require_descriptors(kOfProcess + ranks * (kOfTransport + kOfConnection * connections),
+                      fmt::format("{} of this process with {} each", counted(ranks, "rank"),
+                                  counted(connections, "connection")));
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
@@ -107,6 +119,8 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
       .interface_name = rendezvous.interface_name,
       .connect_timeout_s = options.connect_timeout_s,
       .expected_connections = expected_connections};
+  const bool has_sockets = !members.without_ucx.empty() || !std::ranges::all_of(members.local, std::identity());
+  require_connections(rendezvous, has_sockets ? expected_connections : 0);
   const auto local_ranks = std::count(members.local.begin(), members.local.end(), true);
   const auto open = members.without_ucx.empty() ? ucx_transport : gloo_transport;
   try {

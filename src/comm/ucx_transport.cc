@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/errors.h"
 #include "comm/ucx_context.h"
 #include "comm/ucx_library.h"
@@ -232,7 +233,8 @@ class UcxTransport : public Transport {
     }();
     if (status != UCS_OK) {
       throw CommError(
-          fmt::format("UCX cannot reach rank {}: {}{}", rank, ucx().ucs_status_string(status), ucx_complaints()));
+          fmt::format("UCX cannot reach rank {}: {}{}{}", rank, ucx().ucs_status_string(status), ucx_complaints(),
+                      descriptor_problem()));
     }
     ++num_endpoints_;
     return peer.endpoint;

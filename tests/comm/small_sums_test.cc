@@ -1,22 +1,21 @@
 // Sums of few elements over many ranks: they have the bits of the direct algorithm, over both transports and over any
 // axes, and every rank has few neighbors and sends the planned bytes.
 #include <bit>
+#include <cmath>
 #include <mutex>
 
 #include "base/errors.h"
 #include "mesh/collective.h"
-#include "mesh/sum_tree.h"
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 
 namespace orthant::small_sums_test {
 namespace {
 
-// A third of the ranks have large summands, a third small ones, and a third minus the large ones. So another order of
-// additions gives other bits.
+// Numbers of very different magnitudes, so that another order of additions gives other bits.
 at::Tensor summand(int rank, int64_t n, at::ScalarType type) {
-  constexpr double kMagnitudes[] = {1e9, 1, -1e9};
-  return ((at::remainder(at::arange(n, at::kDouble), 7) + (rank / 3 + 1) / 3.0) * kMagnitudes[rank % 3]).to(type);
+  const at::Tensor digits = at::remainder(at::arange(n, at::kDouble) * 7 + rank * 13, 101) + 0.1;
+  return (digits * std::pow(10.0, rank * 5 % 7 - 3)).to(type);
 }
 
 at::Tensor left_to_right(const std::vector<int>& ranks, int64_t n, at::ScalarType type) {
@@ -52,7 +51,7 @@ std::string name_of_case(const testing::TestParamInfo<std::tuple<const char*, in
 }
 INSTANTIATE_TEST_SUITE_P(Over, SmallSums, testing::Combine(testing::Values("ucx", "gloo"), testing::Values(2, 8, 9, 17)),
                          name_of_case);
-INSTANTIATE_TEST_SUITE_P(Chain, SmallSums, testing::Combine(testing::Values("ucx"), testing::Values(65, 70)),
+INSTANTIATE_TEST_SUITE_P(Chain, SmallSums, testing::Combine(testing::Values("ucx"), testing::Values(65)),
                          name_of_case);
 
 TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
@@ -60,21 +59,27 @@ TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
   struct Example {
     int64_t size;
     at::ScalarType type;
+    at::Tensor expected = {};
   };
-  for (const Example& e : {Example{1, at::kDouble}, {41, at::kDouble}, {2000, at::kFloat}, {0, at::kFloat}}) {
-    const at::Tensor expected = left_to_right(up_to(n), e.size, e.type);
-    on_line(n, [&](Comm& comm, int rank) {
-      at::Tensor small = summand(rank, e.size, e.type), direct = small.clone();
+  std::vector<Example> examples = {{1, at::kDouble}, {41, at::kDouble}, {2000, at::kFloat}, {0, at::kFloat}};
+  for (Example& e : examples) e.expected = left_to_right(up_to(n), e.size, e.type);
+  on_line(n, [&](Comm& comm, int rank) {
+    int64_t bytes = 0;
+    for (const Example& e : examples) {
+      at::Tensor small = summand(rank, e.size, e.type);
       comm.all_reduce_small(small, kOverData).wait();
-      EXPECT_TRUE(same_bits(small, expected)) << e.size << ", rank " << rank;
+      EXPECT_TRUE(same_bits(small, e.expected)) << e.size << ", rank " << rank;
       const int64_t elements[] = {e.size};
-      const CollectiveKind kind = small_sum(n);
-      const int64_t bytes = elements_sent(kind, n, rank, elements) * small.element_size();
-      EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(kind))}), (Traffic{1, bytes})) << rank;
+      bytes += elements_sent(small_sum(n), n, rank, elements) * small.element_size();
+    }
+    EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(small_sum(n)))}), (Traffic{4, bytes})) << rank;
+    for (const Example& e : examples) {
+      if (n > 20) break;  // n threads would exchange 2 n^2 messages
+      at::Tensor direct = summand(rank, e.size, e.type);
       comm.all_reduce(direct, kOverData).wait();
-      EXPECT_TRUE(same_bits(direct, expected)) << e.size << ", rank " << rank;
-    }, transport);
-  }
+      EXPECT_TRUE(same_bits(direct, e.expected)) << e.size << ", rank " << rank;
+    }
+  }, transport);
 }
 
 // Negative control of the data: in the order of a binomial tree that adds on the way, the bits are others.
@@ -172,31 +177,17 @@ TEST_P(Neighbors, OfARankAreFew) {
     const int most = step.most_connections(GetParam());
     EXPECT_LE(most, step.limit());
     EXPECT_GT(most, log2_of(mesh.size()) / 2);  // the count is of real connections
-    // Negative control: a direct sum needs all ranks.
-    const Step direct{.mesh = mesh, .direct = true};
-    EXPECT_EQ(direct.most_connections(GetParam()), mesh.size() - 1);
   }
+  // Negative control: a direct sum needs all ranks.
+  const Step direct{.mesh = Mesh({{"ring", 4}, {"data", 5}}), .direct = true};
+  EXPECT_EQ(direct.most_connections(GetParam()), 19);
 }
 
-// A run of 256 ranks, each a thread: the bits of sums over all ranks, and the messages of each rank.
+// A run of 256 ranks, each a thread.
 TEST(ManyRanks, SumInOrderWithFewNeighbors) {
   if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
   const Step step{.mesh = Mesh({{"column", 4}, {"data", 16}, {"pipeline", 4}})};
   EXPECT_LE(step.most_connections("ucx"), step.limit());
-}
-
-// The messages of a sum by tree, counted on all positions, against those of the direct algorithm: 2 (n - 1) for each
-// rank. The first number grows with log2 n, the second, the negative control, with n.
-TEST(ManyRanks, MessagesGrowWithTheLogarithm) {
-  const auto most_messages = [](int n) {
-    size_t most = 0;
-    for (int position = 0; position < n; ++position) {
-      const TreePlace place = tree_place(n, position);
-      most = std::max(most, size_t{place.parent >= 0 || place.next >= 0} + place.receivers.size());
-    }
-    return static_cast<int>(most);
-  };
-  for (const int n : {16, 64, 256, 1024, 4096}) EXPECT_LE(most_messages(n), 2 + log2_of(n)) << n;
 }
 
 }  // namespace
