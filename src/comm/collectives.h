@@ -6,7 +6,7 @@
 //
 // Growth per rank over n ranks, in messages (sums and broadcasts cut each into segments of 512 KiB):
 // all_reduce      2 (n-1), in 2 rounds; 1 for n = 2 and at most 16 KiB
-// all_reduce_by_tree  at most 2 log2 n + 2, to as many neighbors, of up to 32 tensors; after about n / 64 + 2 log2 n hops
+// all_reduce_by_tree  at most 2 log2 n, to as many neighbors; n / 64 + log2 n of them one after another
 // reduce_scatter  n-1, in 1 round          all_to_all  n-1, in 1 round
 // all_gather      n-1, in 1 round up to 256 KiB of equal shards, otherwise in n-1 rounds
 // broadcast       1 in and 1 out, after up to n-1 hops      reduce  1; the root receives n-1

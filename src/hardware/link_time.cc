@@ -10,14 +10,14 @@
 //       inside the host. The slower of the two counts. A step is the message to one peer.
 //   broadcast, reduce  A chain of n - 1 messages, of which h - 1 cross, pipelined: the bytes flow at the slowest rate.
 //   all_reduce_by_tree  The messages one after another on the longest path (mesh/sum_tree.h). A tree of k ranks has
-//       ceil(log2 k) levels, of which ceil(log2(hosts)) cross, and moves k - 1 summands into its leader. A chain and a
-//       tree over the leaders follow. All n summands are added one after another, at the rate of the memory.
+//       ceil(log4 k) levels, of which ceil(log4(hosts)) cross. It moves k - 1 summands into its leader, and later 3
+//       totals on each level. A chain and a tree over the leaders are in between. All n summands are added one after
+//       another, at the rate of the memory.
 //   shift  One message; between hosts if h > 1.
 // Time = latency + steps inside * step time inside + steps across * step time across + bytes / rate. The latency is
 // that of the links between hosts if h > 1. Source of the ring's cost: P. Patarasuk and X. Yuan, Bandwidth optimal
 // all-reduce algorithms for clusters of workstations, 2009.
 #include <algorithm>
-#include <bit>
 
 #include "base/errors.h"
 #include "hardware/times.h"
@@ -96,9 +96,6 @@ double chunked_sum_seconds(const Hardware& hardware, int64_t ranks, int64_t rank
          link.message.latency_seconds + seconds;
 }
 
-// ceil(log2 n), the levels of a binomial tree of n ranks.
-double tree_levels(int64_t n) { return std::bit_width(static_cast<uint64_t>(n - 1)); }
-
 // `bytes` is the size of the tensor.
 double tree_seconds(const Hardware& hardware, int64_t ranks, int64_t hosts, int64_t ranks_of_host, double bytes) {
   const int64_t block = std::min<int64_t>(ranks, kTreeBlock), blocks = (ranks + block - 1) / block;
@@ -107,7 +104,7 @@ double tree_seconds(const Hardware& hardware, int64_t ranks, int64_t hosts, int6
   const double up = tree_levels(block), chain = static_cast<double>(blocks - 1), down = tree_levels(blocks) + up;
   const double across = 2 * tree_levels(hosts_of_block) + static_cast<double>(hosts_of_leaders - 1) +
                         tree_levels(hosts_of_leaders);
-  const double tensors = static_cast<double>(block - 1) + chain + down;
+  const double tensors = static_cast<double>(block - 1) + chain + 3 * down;
   return chain_seconds(hardware, {up + chain + down - across, across}, tensors * bytes) +
          static_cast<double>(ranks) * bytes / (hardware.memory.bytes_per_s * hardware.memory.share);
 }

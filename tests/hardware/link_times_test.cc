@@ -147,13 +147,13 @@ TEST(LinkTimes, ASumByTreeFollowsItsFormula) {
   const double inside = hardware.same_host.message.latency_seconds, across = hardware.between_hosts.message.latency_seconds;
   const double slowest = std::min(rate(hardware.same_host), rate(hardware.between_hosts));
   const double memory = hardware.memory.bytes_per_s * hardware.memory.share, bytes = 1e6;
-  // 16 ranks on 2 hosts: 4 levels up and 4 down, of which one each crosses. The leader receives 15 summands.
+  // 16 ranks on 2 hosts: 2 levels up and 2 down, of which one each crosses. The leader receives 15 summands.
   EXPECT_NEAR(collective_seconds(hardware, kTree, {16, 2}, bytes),
-              6 * inside + 2 * across + (15 + 4) * bytes / slowest + 16 * bytes / memory, 1e-12);
-  // 256 ranks on 32 hosts are 4 blocks of 64, each on 8 hosts. Up and down a block, 3 of 6 levels cross. The chain of 4
-  // leaders and the 2 levels of the tree over them cross.
+              2 * inside + 2 * across + (15 + 6) * bytes / slowest + 16 * bytes / memory, 1e-12);
+  // 256 ranks on 32 hosts are 4 blocks of 64, each on 8 hosts. Up and down a block, 2 of 3 levels cross. The chain of 4
+  // leaders and the level of the tree over them cross.
   EXPECT_NEAR(collective_seconds(hardware, kTree, {256, 32}, bytes),
-              6 * inside + (6 + 3 + 2) * across + (63 + 3 + 2 + 6) * bytes / slowest + 256 * bytes / memory, 1e-12);
+              2 * inside + (4 + 3 + 1) * across + (63 + 3 + 3 * 4) * bytes / slowest + 256 * bytes / memory, 1e-12);
 }
 
 // A sum by tree is the faster one for few numbers over many ranks, and the slower one for a large tensor.

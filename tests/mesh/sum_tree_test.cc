@@ -148,15 +148,15 @@ TEST(SumTree, SendsWhatThePlanCounts) {
 }
 
 // The worked example of the header.
-TEST(SumTree, OfSixPositionsInBlocksOfFour) {
-  const std::vector<TreePlace> tree = tree_of(6, 4);
-  EXPECT_EQ(tree[0].children, (std::vector{1, 2}));
-  EXPECT_EQ(tree[2].children, (std::vector{3}));
-  EXPECT_EQ(tree[4].children, (std::vector{5}));
-  EXPECT_EQ(tree[0].next, 4);
-  EXPECT_EQ(tree[4].receivers, (std::vector{0, 5}));
-  EXPECT_EQ(tree[0].receivers, (std::vector{2, 1}));
-  EXPECT_EQ(tree[2].receivers, (std::vector{3}));
+TEST(SumTree, OfEighteenPositionsInBlocksOfSixteen) {
+  const std::vector<TreePlace> tree = tree_of(18, 16);
+  EXPECT_EQ(tree[0].children, (std::vector{1, 2, 3, 4, 8, 12}));
+  EXPECT_EQ(tree[4].children, (std::vector{5, 6, 7}));
+  EXPECT_EQ(tree[4].subtree, 4);
+  EXPECT_EQ(tree[16].children, (std::vector{17}));
+  EXPECT_EQ(tree[0].next, 16);
+  EXPECT_EQ(tree[16].receivers, (std::vector{0, 17}));
+  EXPECT_EQ(tree[0].receivers, (std::vector{12, 8, 4, 3, 2, 1}));
 }
 
 }  // namespace
