@@ -5,9 +5,9 @@
 //   comm_benchmark --op memcpy --bytes 4096 --seconds 1       one copy by one process
 //
 // ring: each rank sends the bytes to the next rank and receives the same number from the previous one. all_reduce,
-// all_reduce_small, reduce and reduce_in_chunks: a sum of float32, in place, the last two at rank 0. Times are those of rank 0: median
-// and deciles of the means of 20 batches. CPU time is user and system time of all ranks, divided by the bytes that all
-// of them send.
+// all_reduce_small, reduce and reduce_in_chunks: a sum of float32, in place, the last two at rank 0. Times are those of
+// rank 0: median and deciles of the means of 20 batches. CPU time is user and system time of all ranks, divided by the
+// bytes that all of them send.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <sys/resource.h>
@@ -104,7 +104,8 @@ void measure_messages(const Settings& settings, Comm& comm) {
     const int64_t before = comm.total_traffic().bytes;
     operation();
     double sent = 0;  // bytes of one operation, over all ranks
-    for (const double bytes_of_rank : gather(comm, static_cast<double>(comm.total_traffic().bytes - before))) sent += bytes_of_rank;
+    for (const double bytes_of_rank : gather(comm, static_cast<double>(comm.total_traffic().bytes - before)))
+      sent += bytes_of_rank;
     const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : to_root && comm.rank() > 0 ? 1 : ranks;
     ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
     out.zero_();  // so that repeated sums remain finite

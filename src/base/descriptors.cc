@@ -49,9 +49,10 @@ std::string descriptor_problem() {
   constexpr int64_t kSpare = 4;
   const int64_t limit = raise_descriptor_limit(), open = open_descriptors();
   if (open + kSpare < limit) return "";
-  return fmt::format(". {} of {} file descriptors are in use: raise the hard limit (as root: ulimit -Hn {}; for a "
-                     "service: LimitNOFILE={})",
-                     open, limit, 2 * limit, 2 * limit);
+  return fmt::format(
+      ". {} of {} file descriptors are in use: raise the hard limit (as root: ulimit -Hn {}; for a "
+      "service: LimitNOFILE={})",
+      open, limit, 2 * limit, 2 * limit);
 }
 
 }  // namespace orthant

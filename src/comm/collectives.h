@@ -12,9 +12,9 @@
 // broadcast       1 in and 1 out, after up to n-1 hops      reduce  1; the root receives n-1
 // reduce_in_chunks  n, in 2 rounds; the root sends n-1 and receives 2 (n-1). For n = 2 it is a reduce
 // barrier         ceil(log2 n), in as many rounds
-// All others except broadcast and rings have n - 1 neighbors, so they are for groups over a few mesh axes. What all ranks
-// of a run do together in every step is a sum by tree or a barrier.
-// A rank that sums a chunk of c bytes needs (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
+// All others except broadcast and rings have n - 1 neighbors, so they are for groups over a few mesh axes. What all
+// ranks of a run do together in every step is a sum by tree or a barrier. A rank that sums a chunk of c bytes needs
+// (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
 #pragma once
 
 #include <cstddef>

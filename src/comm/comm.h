@@ -2,9 +2,9 @@
 // at its first use. Every operation is asynchronous, and its calls and bytes are counted. An error names the rank, the
 // operation, the current Action and the cause.
 //
-// Growth, with P = number of ranks: constructing and destroying a Comm costs a constant number of store requests per rank,
-// and each connection to another rank one or two more. A Comm holds O(P) memory: a record for each rank. The costs and
-// the connections of an operation are in collectives.h, those of heartbeats in watch.h.
+// Growth, with P = number of ranks: constructing and destroying a Comm costs a constant number of store requests per
+// rank, and each connection to another rank one or two more. A Comm holds O(P) memory: a record for each rank. The
+// costs and the connections of an operation are in collectives.h, those of heartbeats in watch.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -169,8 +169,8 @@ class Comm {
   /// peer may be waiting for one of them.
   void progress();
 
-  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank that
-  /// waits for something else, such as a roll call, may hold back a message that a peer waits for.
+  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank
+  /// that waits for something else, such as a roll call, may hold back a message that a peer waits for.
   void flush();
   /// Flushes, and opens the next roll call of all ranks at their store. It has no time limit and waits for no message.
   /// It may be called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must

@@ -106,7 +106,8 @@ void CommState::flush() {
   while (engine && !engine->drain(kSlice_s)) {
     if (const auto cause = watch->failure()) throw CommError(*cause);
     if (seconds_since(start) > options_.timeout_s) {
-      throw CommError(fmt::format("rank {}: messages of this rank have not left it within {:g} s", rank, options_.timeout_s));
+      throw CommError(
+          fmt::format("rank {}: messages of this rank have not left it within {:g} s", rank, options_.timeout_s));
     }
   }
 }

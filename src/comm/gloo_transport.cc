@@ -1,8 +1,8 @@
 // c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking: a
 // wait with a time limit that expires closes all its connections. So threads wait, without a limit of their own: the
 // engine counts the seconds that a rank waits, and the destructor aborts the operations in progress. Gloo ends the
-// process if sizes differ, so each message follows a header with its size. Small messages travel with their header, from
-// a copy: they have ended for their sender at once, and one thread waits for all of them.
+// process if sizes differ, so each message follows a header with its size. Small messages travel with their header,
+// from a copy: they have ended for their sender at once, and one thread waits for all of them.
 //
 // Growth with P ranks: a pair of ranks connects at its first message (Gloo's lazyInit), with one store request. A rank
 // has 5 threads, and one for each receive and each large send in progress: O(log P) in sums by tree, 2 (n - 1) in a
@@ -21,12 +21,12 @@
 #include <mutex>
 #include <set>
 #include <thread>
-#include <tuple>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <tuple>
 
 #include "base/errors.h"
-#include "launch/c10d_store.h"
 #include "comm/transport.h"
+#include "launch/c10d_store.h"
 
 namespace orthant {
 namespace {
@@ -47,10 +47,12 @@ bool is_small(int64_t bytes) { return bytes <= kSmallBytes; }
 class Envelope {
  public:
   Envelope() : memory_(sizeof(Header) + kSmallBytes) {}
-  explicit Envelope(const Message& message) : memory_(sizeof(Header) + static_cast<size_t>(is_small(message.bytes) ? message.bytes : 0)) {
+  explicit Envelope(const Message& message)
+      : memory_(sizeof(Header) + static_cast<size_t>(is_small(message.bytes) ? message.bytes : 0)) {
     const Header header{message.bytes, message.signature};
     std::memcpy(memory_.data(), &header, sizeof header);
-    if (is_small(message.bytes) && message.bytes > 0) std::memcpy(data(), message.data, static_cast<size_t>(message.bytes));
+    if (is_small(message.bytes) && message.bytes > 0)
+      std::memcpy(data(), message.data, static_cast<size_t>(message.bytes));
   }
 
   std::byte* memory() { return memory_.data(); }
@@ -127,7 +129,10 @@ at::Tensor as_tensor(void* memory, int64_t bytes) { return at::from_blob(memory,
 // A message that is being sent: its header with the data of a small message, and the memory of a large one.
 struct Outgoing {
   explicit Outgoing(const Message& message)
-      : peer(message.peer), tag(message.tag), envelope(message), rest(message.data),
+      : peer(message.peer),
+        tag(message.tag),
+        envelope(message),
+        rest(message.data),
         rest_bytes(is_small(message.bytes) ? 0 : message.bytes) {}
 
   int peer;
@@ -197,8 +202,7 @@ class GlooTransport : public Transport {
     waiters_->reserve();
     wait_for_address(message.peer);
     ++under_way_;
-    line_up({false, message.peer, message.tag},
-            [this, &message] { end(message, [&] { receive_one(message); }); });
+    line_up({false, message.peer, message.tag}, [this, &message] { end(message, [&] { receive_one(message); }); });
   }
 
   bool progress() override {
@@ -357,15 +361,15 @@ class GlooTransport : public Transport {
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time
-  std::set<int> known_;     // ranks with which messages were posted; used by that thread, too
+  std::set<int> known_;    // ranks with which messages were posted; used by that thread, too
   std::atomic<int64_t> small_sends_ = 0;  // that Gloo has not completed
-  mutable std::mutex mutex_;  // of the members below
+  mutable std::mutex mutex_;              // of the members below
   bool closing_ = false;
   std::set<WorkPtr> in_progress_;
   std::vector<Message*> ended_;
   std::string lost_;
-  std::set<int> connected_;         // ranks with which a message has ended
-  std::map<Key, int> unposted_;     // sends that threads of the pool post
+  std::set<int> connected_;      // ranks with which a message has ended
+  std::map<Key, int> unposted_;  // sends that threads of the pool post
   std::map<Key, std::deque<std::function<void()>>> queues_;
   std::unique_ptr<Waiters> waiters_ = std::make_unique<Waiters>();
 };

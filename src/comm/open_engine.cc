@@ -92,9 +92,9 @@ Members exchange_introductions(const RollCall& call, const CommOptions& options)
 void require_connections(const Rendezvous& rendezvous, int connections) {
   constexpr int64_t kOfProcess = 64, kOfTransport = 16, kOfConnection = 2;
   const int ranks = rendezvous.in_process ? rendezvous.world_size : 1;
-  require_descriptors(kOfProcess + ranks * (kOfTransport + kOfConnection * connections),
-                      fmt::format("{} of this process with {} each", counted(ranks, "rank"),
-                                  counted(connections, "connection")));
+  require_descriptors(
+      kOfProcess + ranks * (kOfTransport + kOfConnection * connections),
+      fmt::format("{} of this process with {} each", counted(ranks, "rank"), counted(connections, "connection")));
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Transport: tagged messages between the ranks of a run, in host memory. UCX and c10d's Gloo implement this small
 // interface. The collectives (collectives.h) use it, and an Engine advances it.
 //
-// Growth with P ranks: both connect to a peer at the first message with it, and only then ask the store for its address.
-// So a rank has as many connections as it has neighbors (collectives.h), and holds O(P) memory: a record for each rank.
+// Growth with P ranks: both connect to a peer at the first message with it, and only then ask the store for its
+// address. So a rank has a connection to each of its neighbors (collectives.h). It holds O(P) memory: a record for each
+// rank.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,9 @@ namespace {
 class SubtreeSummands {
  public:
   SubtreeSummands(const Peers& peers, const TreePlace& place, Bytes own)
-      : peers_(peers), place_(place), own_(own),
+      : peers_(peers),
+        place_(place),
+        own_(own),
         staging_(peers.staging(place.tensors_held() * static_cast<int64_t>(own.size()))) {}
 
   Posted receive(int child) const {

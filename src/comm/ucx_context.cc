@@ -30,8 +30,7 @@ ucp_context_h open_context(const Changes& changes, int connections) {
       check_ucx(ucx().ucp_config_modify(config, name, value.c_str()), "choosing its settings");
   }
   ucp_params_t params{};
-  params.field_mask =
-      UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 1;
   params.estimated_num_eps = static_cast<size_t>(connections);

@@ -113,9 +113,9 @@ class UcxTransport : public Transport {
     // chosen a network.
     const bool one_machine = std::count(options.local.begin(), options.local.end(), false) == 0;
     const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;
-    const ucp_context_h within =
-        one_machine && undecided ? loopback_context(options.expected_connections)
-                                 : ucx_context(options.interface_name, options.expected_connections);
+    const ucp_context_h within = one_machine && undecided
+                                     ? loopback_context(options.expected_connections)
+                                     : ucx_context(options.interface_name, options.expected_connections);
     workers_.push_back(std::make_unique<Worker>(within));
     if (!one_machine) {
       const ucp_context_h network = ucx_network_context(options.interface_name, options.expected_connections);
@@ -232,9 +232,8 @@ class UcxTransport : public Transport {
       return ucx().ucp_ep_create(worker_for(rank).handle, &params, &peer.endpoint);
     }();
     if (status != UCS_OK) {
-      throw CommError(
-          fmt::format("UCX cannot reach rank {}: {}{}{}", rank, ucx().ucs_status_string(status), ucx_complaints(),
-                      descriptor_problem()));
+      throw CommError(fmt::format("UCX cannot reach rank {}: {}{}{}", rank, ucx().ucs_status_string(status),
+                                  ucx_complaints(), descriptor_problem()));
     }
     ++num_endpoints_;
     return peer.endpoint;

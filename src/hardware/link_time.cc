@@ -102,8 +102,8 @@ double tree_seconds(const Hardware& hardware, int64_t ranks, int64_t hosts, int6
   const int64_t hosts_of_block = hosts == 1 ? 1 : (block + ranks_of_host - 1) / ranks_of_host;
   const int64_t hosts_of_leaders = std::min(hosts, blocks);
   const double up = tree_levels(block), chain = static_cast<double>(blocks - 1), down = tree_levels(blocks) + up;
-  const double across = 2 * tree_levels(hosts_of_block) + static_cast<double>(hosts_of_leaders - 1) +
-                        tree_levels(hosts_of_leaders);
+  const double across =
+      2 * tree_levels(hosts_of_block) + static_cast<double>(hosts_of_leaders - 1) + tree_levels(hosts_of_leaders);
   const double tensors = static_cast<double>(block - 1) + chain + 3 * down;
   return chain_seconds(hardware, {up + chain + down - across, across}, tensors * bytes) +
          static_cast<double>(ranks) * bytes / (hardware.memory.bytes_per_s * hardware.memory.share);
@@ -124,7 +124,8 @@ double collective_seconds(const Hardware& hardware, CollectiveKind kind, const G
   switch (kind) {
     case CollectiveKind::all_reduce:
       return ring_seconds(hardware, kind, ranks, ranks_of_host, {2 * steps.inside, 2 * steps.across}, bytes_sent);
-    case CollectiveKind::all_reduce_by_tree: return tree_seconds(hardware, ranks, hosts, ranks_of_host, bytes_sent);
+    case CollectiveKind::all_reduce_by_tree:
+      return tree_seconds(hardware, ranks, hosts, ranks_of_host, bytes_sent);
     case CollectiveKind::all_to_all: return direct_seconds(hardware, kind, ranks, ranks_of_host, bytes_sent);
     case CollectiveKind::reduce_in_chunks:
       if (ranks > 2) return chunked_sum_seconds(hardware, ranks, ranks_of_host, bytes_sent);

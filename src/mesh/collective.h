@@ -28,19 +28,19 @@ namespace orthant {
 
 /// Kinds with their effect on the placement S, P, R or I along the axis (see layout.h).
 enum class CollectiveKind {
-  all_reduce,        // P -> I or R
+  all_reduce,          // P -> I or R
   all_reduce_by_tree,  // the same sum of few elements over many ranks, with few neighbors for each rank
-  all_gather,        // S -> I or R
-  reduce_scatter,    // P -> S
-  all_to_all,        // S of one dim -> S of another
-  broadcast,         // from coordinate 0 to all, as a chain; the layout does not change
-  reduce,            // sum over all coordinates to coordinate 0; the layout does not change
-  reduce_in_chunks,  // the same sum, with fewer elements into coordinate 0
-  shift,             // every coordinate sends to the next, the last to coordinate 0; the layout does not change
-  slice,             // I or R -> S, local
-  pad,               // S -> P, local: fills the shards of other coordinates with zeros
-  mask_replicas,     // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
-  relabel,           // R <-> I, local: no data moves; only the meaning of the gradient changes
+  all_gather,          // S -> I or R
+  reduce_scatter,      // P -> S
+  all_to_all,          // S of one dim -> S of another
+  broadcast,           // from coordinate 0 to all, as a chain; the layout does not change
+  reduce,              // sum over all coordinates to coordinate 0; the layout does not change
+  reduce_in_chunks,    // the same sum, with fewer elements into coordinate 0
+  shift,               // every coordinate sends to the next, the last to coordinate 0; the layout does not change
+  slice,               // I or R -> S, local
+  pad,                 // S -> P, local: fills the shards of other coordinates with zeros
+  mask_replicas,       // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
+  relabel,             // R <-> I, local: no data moves; only the meaning of the gradient changes
 };
 
 /// Name of the kind, such as "all_gather".

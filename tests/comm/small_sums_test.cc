@@ -49,10 +49,9 @@ class SmallSums : public testing::TestWithParam<std::tuple<const char*, int>> {
 std::string name_of_case(const testing::TestParamInfo<std::tuple<const char*, int>>& one) {
   return fmt::format("{}_{}_ranks", std::get<0>(one.param), std::get<1>(one.param));
 }
-INSTANTIATE_TEST_SUITE_P(Over, SmallSums, testing::Combine(testing::Values("ucx", "gloo"), testing::Values(2, 8, 9, 17)),
-                         name_of_case);
-INSTANTIATE_TEST_SUITE_P(Chain, SmallSums, testing::Combine(testing::Values("ucx"), testing::Values(65)),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Over, SmallSums,
+                         testing::Combine(testing::Values("ucx", "gloo"), testing::Values(2, 8, 9, 17)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Chain, SmallSums, testing::Combine(testing::Values("ucx"), testing::Values(65)), name_of_case);
 
 TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
   const auto [transport, n] = GetParam();
@@ -63,23 +62,26 @@ TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
   };
   std::vector<Example> examples = {{1, at::kDouble}, {41, at::kDouble}, {2000, at::kFloat}, {0, at::kFloat}};
   for (Example& e : examples) e.expected = left_to_right(up_to(n), e.size, e.type);
-  on_line(n, [&](Comm& comm, int rank) {
-    int64_t bytes = 0;
-    for (const Example& e : examples) {
-      at::Tensor small = summand(rank, e.size, e.type);
-      comm.all_reduce_small(small, kOverData).wait();
-      EXPECT_TRUE(same_bits(small, e.expected)) << e.size << ", rank " << rank;
-      const int64_t elements[] = {e.size};
-      bytes += elements_sent(small_sum(n), n, rank, elements) * small.element_size();
-    }
-    EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(small_sum(n)))}), (Traffic{4, bytes})) << rank;
-    for (const Example& e : examples) {
-      if (n > 20) break;  // n threads would exchange 2 n^2 messages
-      at::Tensor direct = summand(rank, e.size, e.type);
-      comm.all_reduce(direct, kOverData).wait();
-      EXPECT_TRUE(same_bits(direct, e.expected)) << e.size << ", rank " << rank;
-    }
-  }, transport);
+  on_line(
+      n,
+      [&](Comm& comm, int rank) {
+        int64_t bytes = 0;
+        for (const Example& e : examples) {
+          at::Tensor small = summand(rank, e.size, e.type);
+          comm.all_reduce_small(small, kOverData).wait();
+          EXPECT_TRUE(same_bits(small, e.expected)) << e.size << ", rank " << rank;
+          const int64_t elements[] = {e.size};
+          bytes += elements_sent(small_sum(n), n, rank, elements) * small.element_size();
+        }
+        EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(small_sum(n)))}), (Traffic{4, bytes})) << rank;
+        for (const Example& e : examples) {
+          if (n > 20) break;  // n threads would exchange 2 n^2 messages
+          at::Tensor direct = summand(rank, e.size, e.type);
+          comm.all_reduce(direct, kOverData).wait();
+          EXPECT_TRUE(same_bits(direct, e.expected)) << e.size << ", rank " << rank;
+        }
+      },
+      transport);
 }
 
 // Negative control of the data: in the order of a binomial tree that adds on the way, the bits are others.
@@ -114,7 +116,8 @@ TEST(SmallSums, DifferentProgramsAreSeen) {
     const auto one = [&](Comm& comm, int rank) {
       try {
         at::Tensor numbers = at::ones({rank == 6 && other_size ? 4 : 3}, at::kDouble);
-        (rank == 6 && !other_size ? comm.all_reduce(numbers, kOverData) : comm.all_reduce_small(numbers, kOverData)).wait();
+        (rank == 6 && !other_size ? comm.all_reduce(numbers, kOverData) : comm.all_reduce_small(numbers, kOverData))
+            .wait();
         comm.barrier(kOverData).wait();
       } catch (const CommError& error) {
         const std::lock_guard lock(mutex);
@@ -127,7 +130,7 @@ TEST(SmallSums, DifferentProgramsAreSeen) {
   }
 }
 
-// What the ranks of a mesh do in every step: a ring along each axis, and a small sum over all ranks.
+// The messages of each step of the ranks of a mesh: a ring along each axis, and a small sum over all ranks.
 struct Step {
   Mesh mesh;
   bool direct = false;  // the sum over all ranks is a plain all_reduce

@@ -144,7 +144,8 @@ TEST(LinkTimes, ASumByTreeFollowsItsFormula) {
   const auto rate = [](const LinkTable& link) {
     return link.bytes_per_s * link.message.share / (link.message.bidirectional ? 2 : 1);
   };
-  const double inside = hardware.same_host.message.latency_seconds, across = hardware.between_hosts.message.latency_seconds;
+  const double inside = hardware.same_host.message.latency_seconds,
+               across = hardware.between_hosts.message.latency_seconds;
   const double slowest = std::min(rate(hardware.same_host), rate(hardware.between_hosts));
   const double memory = hardware.memory.bytes_per_s * hardware.memory.share, bytes = 1e6;
   // 16 ranks on 2 hosts: 2 levels up and 2 down, of which one each crosses. The leader receives 15 summands.

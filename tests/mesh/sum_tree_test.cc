@@ -21,17 +21,18 @@ struct Carried {
   std::vector<Summands> totals;  // by position; empty: the total does not arrive
   std::vector<int> sent;         // tensors, by position
   std::vector<std::set<int>> neighbors;
-  std::vector<int> held;         // tensors in addition to the own one
+  std::vector<int> held;  // tensors in addition to the own one
 };
 
 // Carries out the messages between the places, in the order of their dependencies.
 class Messages {
  public:
   explicit Messages(std::vector<TreePlace> places)
-      : places_(std::move(places)), carried_{.totals = std::vector<Summands>(places_.size()),
-                                             .sent = std::vector<int>(places_.size()),
-                                             .neighbors = std::vector<std::set<int>>(places_.size()),
-                                             .held = std::vector<int>(places_.size())} {}
+      : places_(std::move(places)),
+        carried_{.totals = std::vector<Summands>(places_.size()),
+                 .sent = std::vector<int>(places_.size()),
+                 .neighbors = std::vector<std::set<int>>(places_.size()),
+                 .held = std::vector<int>(places_.size())} {}
 
   Carried carry_out() {
     for (int position = 0; position < std::ssize(places_); ++position) {
