@@ -5,9 +5,9 @@
 //   comm_benchmark --op memcpy --bytes 4096 --seconds 1       one copy by one process
 //
 // ring: each rank sends the bytes to the next rank and receives the same number from the previous one. all_reduce,
-// reduce and reduce_in_chunks: a sum of float32, in place, the last two at rank 0. Times are those of rank 0: median
-// and deciles of the means of 20 batches. CPU time is user and system time of all ranks, divided by the bytes that all
-// of them send.
+// all_reduce_small, reduce and reduce_in_chunks: a sum of float32, in place, the last two at rank 0. Times are those of
+// rank 0: median and deciles of the means of 20 batches. CPU time is user and system time of all ranks, divided by the
+// bytes that all of them send.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <sys/resource.h>
@@ -91,6 +91,7 @@ void measure_messages(const Settings& settings, Comm& comm) {
     const at::Tensor out = at::full({bytes / 4}, 1.0, at::kFloat), in = at::full({bytes / 4}, comm.rank(), at::kFloat);
     const auto start = [&]() -> Work {
       if (op == "ring") return comm.shift(out, in, ring);
+      if (op == "all_reduce_small") return comm.all_reduce_small(out, ring);
       if (op == "reduce") return comm.reduce(out, ring);
       if (op == "reduce_in_chunks") return comm.reduce_in_chunks(out, ring);
       return comm.all_reduce(out, ring);
@@ -100,7 +101,11 @@ void measure_messages(const Settings& settings, Comm& comm) {
       start().wait();
       if (to_root) comm.barrier(ring).wait();  // so that other ranks do not run ahead of the root
     };
+    const int64_t before = comm.total_traffic().bytes;
     operation();
+    double sent = 0;  // bytes of one operation, over all ranks
+    for (const double bytes_of_rank : gather(comm, static_cast<double>(comm.total_traffic().bytes - before)))
+      sent += bytes_of_rank;
     const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : to_root && comm.rank() > 0 ? 1 : ranks;
     ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
     out.zero_();  // so that repeated sums remain finite
@@ -108,12 +113,6 @@ void measure_messages(const Settings& settings, Comm& comm) {
         repeat(settings.number("seconds"), operation, [&](int64_t count) { return agree(comm, count); });
     double cpu = 0;
     for (const double seconds : gather(comm, measured.cpu_s)) cpu += seconds;
-    const bool in_chunks = op == "reduce_in_chunks" && ranks > 2;  // the root sends all but its chunk
-    const double tensors = op == "ring"         ? ranks
-                           : op == "all_reduce" ? 2 * (ranks - 1)
-                           : in_chunks          ? ranks - 1.0 / ranks
-                                                : ranks - 1;
-    const double sent = static_cast<double>(bytes) * tensors;
     if (comm.rank() == 0) print_line(comm.transport(), op, ranks, bytes, sent, cpu, measured);
   }
 }
@@ -126,8 +125,9 @@ int run(int argc, char** argv) {
     measure_copies(settings);
     return 0;
   }
-  const std::set<std::string> ops = {"ring", "all_reduce", "reduce", "reduce_in_chunks"};
-  if (!ops.contains(op)) throw ConfigError("--op " + op + ": ring, all_reduce, reduce, reduce_in_chunks or memcpy");
+  const std::set<std::string> ops = {"ring", "all_reduce", "all_reduce_small", "reduce", "reduce_in_chunks"};
+  if (!ops.contains(op))
+    throw ConfigError("--op " + op + ": ring, all_reduce, all_reduce_small, reduce, reduce_in_chunks or memcpy");
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure_messages(settings, comm); });
 }

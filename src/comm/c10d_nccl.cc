@@ -108,6 +108,8 @@ class NcclGroup : public Group {
     return enqueued(group_->allreduce(tensors));
   }
 
+  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override { return all_reduce(tensor); }
+
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {
     const auto mine = output.numel();

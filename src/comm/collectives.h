@@ -6,12 +6,15 @@
 //
 // Growth per rank over n ranks, in messages (sums and broadcasts cut each into segments of 512 KiB):
 // all_reduce      2 (n-1), in 2 rounds; 1 for n = 2 and at most 16 KiB
+// all_reduce_by_tree  at most 2 log2 n, to as many neighbors; n / 64 + log2 n of them one after another
 // reduce_scatter  n-1, in 1 round          all_to_all  n-1, in 1 round
 // all_gather      n-1, in 1 round up to 256 KiB of equal shards, otherwise in n-1 rounds
 // broadcast       1 in and 1 out, after up to n-1 hops      reduce  1; the root receives n-1
 // reduce_in_chunks  n, in 2 rounds; the root sends n-1 and receives 2 (n-1). For n = 2 it is a reduce
 // barrier         ceil(log2 n), in as many rounds
-// A rank that sums a chunk of c bytes needs (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
+// All others except broadcast and rings have n - 1 neighbors, so they are for groups over a few mesh axes. What all
+// ranks of a run do together in every step is a sum by tree or a barrier. A rank that sums a chunk of c bytes needs
+// (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
 #pragma once
 
 #include <cstddef>
@@ -31,6 +34,9 @@ using ConstBytes = std::span<const std::byte>;
 /// to rank 2, and receives 2-3 from both. It sums (rank 0 + rank 1) + rank 2. In round 2 it sends its sums of 2-3 to
 /// both ranks and receives theirs. It has sent 4 + 4 = 8 elements = 2 (2/3) 6.
 Task all_reduce(Peers peers, Bytes memory);
+/// The same sum, with the same bits, for few elements over many ranks (mesh/sum_tree.h). The dtype must be the one in
+/// which its sums are formed: not float16 or bfloat16.
+Task all_reduce_by_tree(Peers peers, Bytes memory);
 /// `counts`: bytes of each position's chunk of `input`. Sends the input except this position's own chunk.
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts);
 /// `counts`: bytes of each position's shard of `output`. Sends the output except the next position's shard. Equal

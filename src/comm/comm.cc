@@ -1,6 +1,8 @@
 // Checks the arguments of operations, computes the bytes that they send, and starts them on the group over the axes.
 #include "comm/comm.h"
 
+#include <ATen/OpMathType.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -101,6 +103,7 @@ int Comm::rank() const { return state_->rank; }
 int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
 int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
 std::string Comm::transport() const { return state_->engine ? state_->engine->transport().name() : ""; }
+int Comm::num_connections() const { return state_->engine ? state_->engine->transport().num_connections() : 0; }
 void Comm::prepare(const Axes& axes, at::Device device) { open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
@@ -111,6 +114,19 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   const int64_t sent = tensor.numel() + (n - 2) * shard(tensor.numel(), n, group.position).size();
   return state_->start({&group, "all_reduce", bytes_of(tensor)}, sent * tensor.element_size(),
                        [&](Group& g) { return g.all_reduce(tensor); });
+}
+
+Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes) {
+  const int n = group_size(axes);
+  if (tensor.is_cuda() || small_sum(n) == CollectiveKind::all_reduce) return all_reduce(tensor, axes);
+  check_sum(tensor);
+  ORTHANT_CHECK(at::toOpMathType(tensor.scalar_type()) == tensor.scalar_type(), c10::toString(tensor.scalar_type()));
+  OpenGroup& group = open(axes);
+  const CollectiveKind kind = CollectiveKind::all_reduce_by_tree;
+  const int64_t elements[] = {tensor.numel()};
+  return state_->start({&group, name_of(kind).data(), bytes_of(tensor)},
+                       elements_sent(kind, n, group.position, elements) * tensor.element_size(),
+                       [&](Group& g) { return g.all_reduce_by_tree(tensor); });
 }
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {

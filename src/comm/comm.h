@@ -2,9 +2,9 @@
 // at its first use. Every operation is asynchronous, and its calls and bytes are counted. An error names the rank, the
 // operation, the current Action and the cause.
 //
-// Growth, with P = number of ranks: constructing and destroying a Comm costs O(P) store requests per rank, and O(P^2)
-// at the store. A Comm holds O(P) memory. The costs of an operation are in collectives.h, those of heartbeats in
-// watch.h.
+// Growth, with P = number of ranks: constructing and destroying a Comm costs a constant number of store requests per
+// rank, and each connection to another rank one or two more. A Comm holds O(P) memory: a record for each rank. The
+// costs and the connections of an operation are in collectives.h, those of heartbeats in watch.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -114,6 +114,8 @@ class Comm {
   int position(const Axes& axes) const;
   /// The transport of CPU tensors: "ucx" or "gloo"; empty if there is only one rank.
   std::string transport() const;
+  /// Number of ranks to which this rank's transport has a connection, from the first message with them on.
+  int num_connections() const;
   /// Opens the group now instead of at its first operation with a tensor on the device.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
   /// Returns a channel: the same ranks with separate groups, whose operations need no order relative to this Comm's.
@@ -125,6 +127,10 @@ class Comm {
   /// owners, then this rank's summed chunk to the other ranks. This and the other sums throw LogicError for a dtype
   /// without a sum (ordered_sum.h).
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
+  /// The same sum, with the same bits, of the few numbers that all ranks exchange in a step. With more than 8 ranks it
+  /// is counted as an all_reduce_by_tree, and each rank needs a connection to at most 2 log2 n others (collectives.h).
+  /// Throws LogicError for float16 and bfloat16, whose sums are formed in float32.
+  Work all_reduce_small(const at::Tensor& tensor, const Axes& axes);
   /// output = the sum over all ranks of the chunk of `input` that belongs to this position. `counts`: elements per
   /// position; if empty, all are equal. Sends the input except this position's own chunk.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts = {});

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -30,6 +31,13 @@ std::string describe(const GroupCall& operation) {
   return text;
 }
 
+// The neighbors of a rank if every collective runs over one axis, and sums and barriers over all ranks (collectives.h).
+int expected_connections(const Mesh& mesh) {
+  int neighbors = 2 * std::bit_width(static_cast<unsigned>(mesh.size() - 1));
+  for (const Axis& axis : mesh.axes) neighbors += axis.size - 1;
+  return std::min(neighbors, mesh.size() - 1);
+}
+
 }  // namespace
 
 CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptions options)
@@ -45,7 +53,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
                                   std::move(watching));
-  engine = open_engine(rendezvous_, store_, *watch, options_);
+  engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
 }
 
 void CommState::close(bool unwinding) {

@@ -1,27 +1,32 @@
-// c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking, so
-// threads do that, without a time limit of their own: the engine counts the seconds that a rank waits, and the
-// destructor aborts the operations in progress. Gloo ends the process if sizes differ, so each message follows a header
-// with its size.
+// c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking: a
+// wait with a time limit that expires closes all its connections. So threads wait, without a limit of their own: the
+// engine counts the seconds that a rank waits, and the destructor aborts the operations in progress. Gloo ends the
+// process if sizes differ, so each message follows a header with its size. Small messages travel with their header,
+// from a copy: they have ended for their sender at once, and one thread waits for all of them.
 //
-// Growth: Gloo connects every pair of ranks at the start. Each (peer, tag, direction) in use holds one blocked thread.
+// Growth with P ranks: a pair of ranks connects at its first message (Gloo's lazyInit), with one store request. A rank
+// has 5 threads, and one for each receive and each large send in progress: O(log P) in sums by tree, 2 (n - 1) in a
+// direct collective over n ranks.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
-#include <tuple>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <tuple>
 
 #include "base/errors.h"
-#include "launch/c10d_store.h"
 #include "comm/transport.h"
+#include "launch/c10d_store.h"
 
 namespace orthant {
 namespace {
@@ -31,6 +36,36 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 struct Header {
   int64_t bytes = 0;
   uint32_t signature = 0, unused = 0;
+};
+
+// Messages of up to this size travel with their header.
+constexpr int64_t kSmallBytes = 4 << 10;
+
+bool is_small(int64_t bytes) { return bytes <= kSmallBytes; }
+
+// A header, and the data of a small message.
+class Envelope {
+ public:
+  Envelope() : memory_(sizeof(Header) + kSmallBytes) {}
+  explicit Envelope(const Message& message)
+      : memory_(sizeof(Header) + static_cast<size_t>(is_small(message.bytes) ? message.bytes : 0)) {
+    const Header header{message.bytes, message.signature};
+    std::memcpy(memory_.data(), &header, sizeof header);
+    if (is_small(message.bytes) && message.bytes > 0)
+      std::memcpy(data(), message.data, static_cast<size_t>(message.bytes));
+  }
+
+  std::byte* memory() { return memory_.data(); }
+  int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
+  Header header() const {
+    Header header;
+    std::memcpy(&header, memory_.data(), sizeof header);
+    return header;
+  }
+  std::byte* data() { return memory_.data() + sizeof(Header); }
+
+ private:
+  std::vector<std::byte> memory_;
 };
 
 // A pool of threads for blocking jobs, with one thread per job in progress; idle threads are reused. One thread at a
@@ -91,16 +126,34 @@ constexpr std::chrono::milliseconds kNoLimit = std::chrono::hours(24 * 365);
 std::chrono::milliseconds milliseconds(double s) { return std::chrono::milliseconds(static_cast<int64_t>(1000 * s)); }
 at::Tensor as_tensor(void* memory, int64_t bytes) { return at::from_blob(memory, {bytes}, at::kByte); }
 
+// A message that is being sent: its header with the data of a small message, and the memory of a large one.
+struct Outgoing {
+  explicit Outgoing(const Message& message)
+      : peer(message.peer),
+        tag(message.tag),
+        envelope(message),
+        rest(message.data),
+        rest_bytes(is_small(message.bytes) ? 0 : message.bytes) {}
+
+  int peer;
+  uint32_t tag;
+  Envelope envelope;
+  std::byte* rest;
+  int64_t rest_bytes;
+  std::vector<WorkPtr> works;
+};
+
 class GlooTransport : public Transport {
  public:
   GlooTransport(const TransportOptions& options, MessageSink& sink)
-      : sink_(sink), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : sink_(sink), wait_for_value_(options.wait_for_value), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
     auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/true));
     gloo->threads = 1;
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().store, options.rank,
                                                          options.world_size, std::move(gloo));
+    options.store.set(address_key(options.rank), "posted");
   }
 
   ~GlooTransport() override {
@@ -115,25 +168,41 @@ class GlooTransport : public Transport {
 
   std::string name() const override { return "gloo"; }
   int event_fd() const override { return event_fd_; }
-  bool flushed() override { return under_way_ == 0; }
+  int num_connections() const override { return static_cast<int>(known_.size()); }
+  bool flushed() override { return under_way_ == 0 && small_sends_ == 0; }
+  std::string lost() const override {
+    const std::lock_guard lock(mutex_);
+    return lost_;
+  }
 
   void send(Message& message) override {
     waiters_->reserve();
-    ++under_way_;
-    auto header = std::make_shared<Header>(Header{message.bytes, message.signature});
-    std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
-    if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
-    line_up({true, message.peer, message.tag}, message, [this, header, works] {
-      for (const auto& work : works) complete(work);
-    });
+    wait_for_address(message.peer);
+    const Key key{true, message.peer, message.tag};
+    const bool is_posted = may_post(key);
+    auto sent = std::make_shared<Outgoing>(message);
+    if (is_posted) post(*sent);
+    const auto wait = [this, sent, key, is_posted] {
+      if (!is_posted) post_late(*sent, key);
+      for (const WorkPtr& work : sent->works) complete(work, sent->peer);
+    };
+    if (is_small(message.bytes)) {
+      ++small_sends_;
+      message.ended = true;
+      line_up(is_posted ? kSmallSends : key, [this, sent, wait] { end_small_send(sent->peer, wait); });
+    } else {
+      ++under_way_;
+      line_up(key, [this, &message, wait] { end(message, wait); });
+    }
   }
 
   // A header and its data are matched only by their order. Therefore one message per peer and tag is received at a
   // time.
   void receive(Message& message) override {
     waiters_->reserve();
+    wait_for_address(message.peer);
     ++under_way_;
-    line_up({false, message.peer, message.tag}, message, [this, &message] { receive_one(message); });
+    line_up({false, message.peer, message.tag}, [this, &message] { end(message, [&] { receive_one(message); }); });
   }
 
   bool progress() override {
@@ -159,14 +228,39 @@ class GlooTransport : public Transport {
 
  private:
   using Key = std::tuple<bool, int, uint32_t>;  // is a send, peer, tag
-  struct Waiting {
-    Message* message;
-    std::function<void()> wait;
-  };
+  // Small sends wait in one line. One that the peer is slow to receive delays only the release of the others' copies.
+  static constexpr Key kSmallSends = {true, -1, 0};
 
-  WorkPtr post_send(void* memory, int64_t bytes, const Message& message) {
+  static std::string address_key(int rank) { return fmt::format("gloo_address/{}", rank); }
+
+  // Gloo would wait for the peer's address without a look at the state of the run.
+  void wait_for_address(int peer) {
+    if (known_.contains(peer)) return;
+    wait_for_value_(address_key(peer), peer);
+    known_.insert(peer);
+  }
+
+  // The first message with a peer blocks the thread that posts it until the peer has posted one, too. So threads of the
+  // pool post until a message with this peer has ended. Messages under one key are posted in order.
+  bool may_post(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    if (connected_.contains(std::get<int>(key)) && !unposted_.contains(key)) return true;
+    ++unposted_[key];
+    return false;
+  }
+  void post(Outgoing& out) {
+    out.works.push_back(post_send(out.envelope.memory(), out.envelope.bytes(), out.peer, out.tag));
+    if (out.rest_bytes > 0) out.works.push_back(post_send(out.rest, out.rest_bytes, out.peer, out.tag));
+  }
+  void post_late(Outgoing& out, const Key& key) {
+    post(out);
+    const std::lock_guard lock(mutex_);
+    if (--unposted_.at(key) == 0) unposted_.erase(key);
+  }
+
+  WorkPtr post_send(void* memory, int64_t bytes, int peer, uint32_t tag) {
     std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
-    return group_->send(tensors, message.peer, static_cast<int>(message.tag));
+    return group_->send(tensors, peer, static_cast<int>(tag));
   }
   WorkPtr post_receive(void* memory, int64_t bytes, const Message& message) {
     std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
@@ -174,7 +268,7 @@ class GlooTransport : public Transport {
   }
 
   // Waits until Gloo has completed the work, or until the destructor aborts it.
-  void complete(const WorkPtr& work) {
+  void complete(const WorkPtr& work, int peer) {
     {
       const std::lock_guard lock(mutex_);
       if (closing_) throw CommError("the transport was closed");
@@ -183,6 +277,7 @@ class GlooTransport : public Transport {
     const auto no_longer = [&] {
       const std::lock_guard lock(mutex_);
       in_progress_.erase(work);
+      connected_.insert(peer);
     };
     try {
       if (!work->wait(kNoLimit)) throw CommError("the transport was closed");
@@ -194,17 +289,17 @@ class GlooTransport : public Transport {
   }
 
   // Messages to or from one peer under one tag end in order, so one thread waits for all of them.
-  void line_up(const Key& key, Message& message, std::function<void()> wait) {
+  void line_up(const Key& key, std::function<void()> wait) {
     const std::lock_guard lock(mutex_);
     auto& queue = queues_[key];
-    queue.push_back({&message, std::move(wait)});
+    queue.push_back(std::move(wait));
     if (queue.size() == 1) waiters_->run([this, key, &first = queue.front()] { wait_in_order(key, &first); });
   }
 
   // Runs on a pool thread until no message under this key is in progress.
-  void wait_in_order(const Key& key, const Waiting* first) {
+  void wait_in_order(const Key& key, const std::function<void()>* first) {
     while (first != nullptr) {
-      end(*first->message, first->wait);
+      (*first)();
       const std::lock_guard lock(mutex_);
       auto& queue = queues_[key];
       queue.pop_front();
@@ -213,16 +308,34 @@ class GlooTransport : public Transport {
     }
   }
 
+  void end_small_send(int peer, const std::function<void()>& wait) {
+    std::string error;
+    try {
+      wait();
+    } catch (const std::exception& failure) {
+      error = brief(failure);
+    }
+    const std::lock_guard lock(mutex_);
+    if (!error.empty() && lost_.empty()) lost_ = fmt::format("the connection to rank {} is lost: {}", peer, error);
+    --small_sends_;
+    wake();
+  }
+
   void receive_one(Message& message) {
-    Header header;
-    complete(post_receive(&header, sizeof header, message));
+    Envelope envelope;
+    complete(post_receive(envelope.memory(), envelope.bytes(), message), message.peer);
+    const Header header = envelope.header();
     const int64_t room = message.bytes;
     message.bytes = header.bytes;
     message.signature = header.signature;
-    // A message that is too large is received anyway, because the next header follows it.
-    std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
-    void* const memory = aside.empty() ? message.data : aside.data();
-    if (header.bytes > 0) complete(post_receive(memory, header.bytes, message));
+    if (is_small(header.bytes)) {
+      if (const auto fitting = std::min(header.bytes, room); fitting > 0)
+        std::memcpy(message.data, envelope.data(), static_cast<size_t>(fitting));
+    } else {
+      // A message that is too large is received anyway, because the next header follows it.
+      std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
+      complete(post_receive(aside.empty() ? message.data : aside.data(), header.bytes, message), message.peer);
+    }
     if (header.bytes > room) throw CommError("its message is larger than expected");
   }
 
@@ -235,19 +348,29 @@ class GlooTransport : public Transport {
     }
     const std::lock_guard lock(mutex_);
     ended_.push_back(&message);
+    wake();
+  }
+
+  void wake() const {
     const uint64_t one = 1;
     (void)!write(event_fd_, &one, sizeof one);
   }
 
   MessageSink& sink_;
+  const std::function<std::string(const std::string& key, int rank)> wait_for_value_;
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time
-  std::mutex mutex_;  // of the members below
+  std::set<int> known_;    // ranks with which messages were posted; used by that thread, too
+  std::atomic<int64_t> small_sends_ = 0;  // that Gloo has not completed
+  mutable std::mutex mutex_;              // of the members below
   bool closing_ = false;
   std::set<WorkPtr> in_progress_;
   std::vector<Message*> ended_;
-  std::map<Key, std::deque<Waiting>> queues_;
+  std::string lost_;
+  std::set<int> connected_;      // ranks with which a message has ended
+  std::map<Key, int> unposted_;  // sends that threads of the pool post
+  std::map<Key, std::deque<std::function<void()>>> queues_;
   std::unique_ptr<Waiters> waiters_ = std::make_unique<Waiters>();
 };
 

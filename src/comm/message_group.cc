@@ -49,6 +49,11 @@ class MessageGroup : public Group {
                  [&](Peers peers) { return orthant::all_reduce(peers, memory_of(tensor)); });
   }
 
+  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override {
+    return start(MessageKind::all_reduce_by_tree, {tensor},
+                 [&](Peers peers) { return orthant::all_reduce_by_tree(peers, memory_of(tensor)); });
+  }
+
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {
     return start(MessageKind::reduce_scatter, {output, input}, [&](Peers peers) {

@@ -9,9 +9,9 @@
 namespace orthant {
 
 std::string describe(MessageSignature signature, int64_t bytes) {
-  constexpr std::array names = {"a send or exchange", "an all_reduce",      "a reduce_scatter",
-                                "an all_gather",      "an all_to_all",      "a broadcast",
-                                "a reduce",           "a reduce_in_chunks", "a barrier"};
+  constexpr std::array names = {"a send or exchange", "an all_reduce",        "a reduce_scatter", "an all_gather",
+                                "an all_to_all",      "a broadcast",          "a reduce",         "a reduce_in_chunks",
+                                "a barrier",          "an all_reduce_by_tree"};
   const auto kind = static_cast<size_t>(signature.kind);
   return fmt::format("{} of {} for {}{}{}", format_bytes(static_cast<double>(bytes)), c10::toString(signature.type),
                      kind < names.size() ? names[kind] : "an unknown operation",

@@ -19,6 +19,7 @@ enum class MessageKind : uint32_t {
   reduce,
   reduce_in_chunks,
   barrier,
+  all_reduce_by_tree,
 };
 
 struct MessageSignature {

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/terminal_text.h"
@@ -85,10 +87,20 @@ Members exchange_introductions(const RollCall& call, const CommOptions& options)
   }
 }
 
+// Requires descriptors for the transports of the ranks of this process. One transport has up to 14 before its first
+// message, and up to 2 sockets for each connection. Shared memory needs none.
+void require_connections(const Rendezvous& rendezvous, int connections) {
+  constexpr int64_t kOfProcess = 64, kOfTransport = 16, kOfConnection = 2;
+  const int ranks = rendezvous.in_process ? rendezvous.world_size : 1;
+  require_descriptors(
+      kOfProcess + ranks * (kOfTransport + kOfConnection * connections),
+      fmt::format("{} of this process with {} each", counted(ranks, "rank"), counted(connections, "connection")));
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options) {
+                                    const CommOptions& options, int expected_connections) {
   RollCall introductions = watch.roll_call(store.under("introductions"), options.connect_timeout_s);
   introductions.missed = "finish connecting to the " + store.name();
   const Members members = exchange_introductions(introductions, options);
@@ -105,7 +117,10 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
       .local = members.local,
       .address = rendezvous.address,
       .interface_name = rendezvous.interface_name,
-      .connect_timeout_s = options.connect_timeout_s};
+      .connect_timeout_s = options.connect_timeout_s,
+      .expected_connections = expected_connections};
+  const bool has_sockets = !members.without_ucx.empty() || !std::ranges::all_of(members.local, std::identity());
+  require_connections(rendezvous, has_sockets ? expected_connections : 0);
   const auto local_ranks = std::count(members.local.begin(), members.local.end(), true);
   const auto open = members.without_ucx.empty() ? ucx_transport : gloo_transport;
   try {

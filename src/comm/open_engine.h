@@ -14,6 +14,6 @@ namespace orthant {
 /// requests, and rank 0 one that returns P texts. Throws ConfigError if UCX was requested and a rank has none, or if it
 /// does not start. Throws CommError if ranks do not arrive or cannot reach each other.
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options);
+                                    const CommOptions& options, int expected_connections);
 
 }  // namespace orthant

@@ -150,11 +150,12 @@ Started start(Comm& comm, const Collective& collective, const at::Tensor& local,
       return at_once(pad(step, local));
     case CollectiveKind::mask_replicas:
       return at_once(step.position == 0 ? local : at::zeros_like(local));
+    case CollectiveKind::all_reduce_by_tree:
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:
     case CollectiveKind::reduce_in_chunks:
     case CollectiveKind::shift:
-      break;  // these change no layout, so no list of steps contains them
+      break;  // no list of steps contains these
   }
   throw LogicError(fmt::format("{} is not a step between layouts", to_string(collective)));
 }

@@ -1,8 +1,9 @@
 // Transport: tagged messages between the ranks of a run, in host memory. UCX and c10d's Gloo implement this small
 // interface. The collectives (collectives.h) use it, and an Engine advances it.
 //
-// Growth with P ranks: UCX opens an endpoint for each peer in use, and only then asks the store for its address. Gloo
-// connects every pair of ranks at the start: P - 1 TCP connections and O(P) store requests per rank.
+// Growth with P ranks: both connect to a peer at the first message with it, and only then ask the store for its
+// address. So a rank has a connection to each of its neighbors (collectives.h). It holds O(P) memory: a record for each
+// rank.
 #pragma once
 
 #include <cstddef>
@@ -58,6 +59,8 @@ class Transport {
   /// Prepares for sleep. True if event_fd() will become readable when progress() has work; false if it has work now.
   virtual bool arm() = 0;
   virtual int event_fd() const = 0;
+  /// Number of ranks with which this rank has exchanged messages, and to which it therefore has a connection.
+  virtual int num_connections() const = 0;
   /// The peer that cannot be reached any more, and why; empty if none is known. Receives from it never end.
   virtual std::string lost() const { return ""; }
   /// True once all sent messages have left this rank. When this holds on all ranks, the transport may be destroyed.
@@ -78,6 +81,8 @@ struct TransportOptions {
   std::string address = "127.0.0.1";
   std::string interface_name;
   double connect_timeout_s = 60;  // timeout to connect
+  /// Number of ranks with which this rank probably exchanges messages.
+  int expected_connections = 1;
 };
 
 /// UCX: shared memory within a host, TCP or InfiniBand between hosts. Throws CommError if ucx_problem() is not empty.

@@ -21,7 +21,7 @@ namespace {
 // Changes of UCX's settings. They apply only where the user has not set the variable.
 using Changes = std::vector<std::pair<const char*, std::string>>;
 
-ucp_context_h open_context(const Changes& changes) {
+ucp_context_h open_context(const Changes& changes, int connections) {
   ucp_config_t* config = nullptr;
   check_ucx(ucx().ucp_config_read(nullptr, nullptr, &config), "reading its settings");
   const std::unique_ptr<ucp_config_t, decltype(ucx().ucp_config_release)> release(config, ucx().ucp_config_release);
@@ -30,9 +30,10 @@ ucp_context_h open_context(const Changes& changes) {
       check_ucx(ucx().ucp_config_modify(config, name, value.c_str()), "choosing its settings");
   }
   ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 1;
+  params.estimated_num_eps = static_cast<size_t>(connections);
   ucp_context_h out = nullptr;
   check_ucx(ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &out), "starting");
   // Refuses to go on if a requested device or transport is not available: UCX would silently use others.
@@ -77,21 +78,22 @@ std::vector<std::string> ucx_transports(ucp_context_h context) {
 }
 
 // Contexts are never cleaned up, because an abandoned rank may still use them.
-ucp_context_h ucx_context(const std::string& interface_name) {
+ucp_context_h ucx_context(const std::string& interface_name, int connections) {
   static const ucp_context_h made =
-      open_context(interface_name.empty() ? Changes{} : Changes{{"NET_DEVICES", interface_name}});
+      open_context(interface_name.empty() ? Changes{} : Changes{{"NET_DEVICES", interface_name}}, connections);
   return made;
 }
 
 // Disables UCX's rendezvous protocol over TCP. With it, a long message uses one direction of the link while the other
 // is idle. Rings, where every rank sends and receives, would run at half the rate. Within a host the protocol saves a
 // copy; over TCP it does not.
-ucp_context_h ucx_network_context(const std::string& interface_name) {
+ucp_context_h ucx_network_context(const std::string& interface_name, int connections) {
   static const ucp_context_h made = [&] {
-    if (!has_tcp_only(ucx_context(interface_name))) return ucx_context(interface_name);
+    const ucp_context_h any = ucx_context(interface_name, connections);
+    if (!has_tcp_only(any)) return any;
     Changes changes = {{"RNDV_THRESH", "inf"}};
     if (!interface_name.empty()) changes.emplace_back("NET_DEVICES", interface_name);
-    return open_context(changes);
+    return open_context(changes, connections);
   }();
   return made;
 }

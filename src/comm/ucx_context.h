@@ -13,10 +13,12 @@ namespace orthant {
 void check_ucx(ucs_status_t status, const char* what);
 
 /// Returns the context of this process; its threads may be separate ranks. `interface_name` is the user's network
-/// interface; empty: any. Only the first successful call's name has an effect.
-ucp_context_h ucx_context(const std::string& interface_name);
+/// interface; empty: any. `connections` is the number of endpoints that a rank probably opens: with many, UCX prefers
+/// transports whose memory does not grow with them, such as dc to rc on InfiniBand. Only the arguments of the first
+/// successful call have an effect.
+ucp_context_h ucx_context(const std::string& interface_name, int connections);
 /// Returns the context for peers on other hosts. It is ucx_context() if UCX has RDMA (rc, dc, ud or srd).
-ucp_context_h ucx_network_context(const std::string& interface_name);
+ucp_context_h ucx_network_context(const std::string& interface_name, int connections);
 
 /// UCX's names of the transports of a context, such as "posix" or "tcp".
 std::vector<std::string> ucx_transports(ucp_context_h context);

@@ -1,8 +1,8 @@
 // UCX as a Transport: one or two workers per rank, one endpoint per peer in use. Tagged messages are sent and received
 // directly in tensor memory. A build without UCX reports here that it has none.
 //
-// Growth with P ranks: the addresses of all ranks are read at the start, O(P) store requests and memory per rank.
-// Endpoints are opened at first use.
+// Growth with P ranks: two store requests per rank at the start, and a record in memory for each rank. An endpoint is
+// opened at the first message to a peer, with one store request.
 #include "comm/transport.h"
 
 #ifdef ORTHANT_UCX
@@ -15,8 +15,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/errors.h"
 #include "comm/ucx_context.h"
 #include "comm/ucx_library.h"
@@ -40,15 +42,26 @@ struct Events {
   const int fd = epoll_create1(EPOLL_CLOEXEC);
 };
 
+// Held while a thread creates or destroys an object of UCX. UCX itself guards its list of objects with a spin lock: of
+// hundreds of ranks that are threads of one process, most would spin while the holder of the lock waits for a core.
+std::mutex& objects_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 // A UCX worker, which carries the messages to and from some of the peers.
 struct Worker {
   explicit Worker(ucp_context_h context) {
+    const std::lock_guard lock(objects_mutex());
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
     check_ucx(ucx().ucp_worker_create(context, &params, &handle), "creating a worker");
   }
-  ~Worker() { ucx().ucp_worker_destroy(handle); }
+  ~Worker() {
+    const std::lock_guard lock(objects_mutex());
+    ucx().ucp_worker_destroy(handle);
+  }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -83,11 +96,11 @@ struct Worker {
 };
 
 // The context for ranks of one machine, restricted to the loopback if that is usable. If not, shared memory is enough.
-ucp_context_h loopback_context() {
+ucp_context_h loopback_context(int connections) {
   try {
-    return ucx_context("lo");
+    return ucx_context("lo", connections);
   } catch (const ConfigError&) {
-    return ucx_context("");
+    return ucx_context("", connections);
   }
 }
 
@@ -100,11 +113,12 @@ class UcxTransport : public Transport {
     // chosen a network.
     const bool one_machine = std::count(options.local.begin(), options.local.end(), false) == 0;
     const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;
-    const ucp_context_h within =
-        one_machine && undecided ? loopback_context() : ucx_context(options.interface_name);
+    const ucp_context_h within = one_machine && undecided
+                                     ? loopback_context(options.expected_connections)
+                                     : ucx_context(options.interface_name, options.expected_connections);
     workers_.push_back(std::make_unique<Worker>(within));
     if (!one_machine) {
-      const ucp_context_h network = ucx_network_context(options.interface_name);
+      const ucp_context_h network = ucx_network_context(options.interface_name, options.expected_connections);
       if (network != within) workers_.push_back(std::make_unique<Worker>(network));
     }
     for (const auto& worker : workers_) {
@@ -166,6 +180,7 @@ class UcxTransport : public Transport {
     if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // the receive could not be posted
   }
 
+  int num_connections() const override { return num_endpoints_; }
   std::string lost() const override { return lost_; }
 
   bool flushed() override {
@@ -212,11 +227,15 @@ class UcxTransport : public Transport {
       gone.owner->lost_ = fmt::format("the connection to rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
     };
     params.err_handler.arg = &peer;
-    const ucs_status_t status = ucx().ucp_ep_create(worker_for(rank).handle, &params, &peer.endpoint);
+    const ucs_status_t status = [&] {
+      const std::lock_guard lock(objects_mutex());
+      return ucx().ucp_ep_create(worker_for(rank).handle, &params, &peer.endpoint);
+    }();
     if (status != UCS_OK) {
-      throw CommError(
-          fmt::format("UCX cannot reach rank {}: {}{}", rank, ucx().ucs_status_string(status), ucx_complaints()));
+      throw CommError(fmt::format("UCX cannot reach rank {}: {}{}{}", rank, ucx().ucs_status_string(status),
+                                  ucx_complaints(), descriptor_problem()));
     }
+    ++num_endpoints_;
     return peer.endpoint;
   }
 
@@ -235,6 +254,7 @@ class UcxTransport : public Transport {
   std::vector<std::unique_ptr<Worker>> workers_;
   Events events_;
   std::vector<Peer> peers_;  // complete before the first endpoint is made, because UCX keeps pointers to its elements
+  int num_endpoints_ = 0;
   std::string lost_;
 };
 
@@ -247,7 +267,7 @@ UcxReport examine_ucx() {
   if (!report.problem.empty()) return report;
   report.version = ucx().ucp_get_version_string();
   try {
-    report.transports = ucx_transports(ucx_context(""));
+    report.transports = ucx_transports(ucx_context("", 1));
   } catch (const ConfigError& error) {
     report.problem = error.what();
   }

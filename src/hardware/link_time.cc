@@ -9,6 +9,10 @@
 //   all_to_all  b * (n - r) / (n - 1) bytes cross hosts over the device's own link, at the same time as the other bytes
 //       inside the host. The slower of the two counts. A step is the message to one peer.
 //   broadcast, reduce  A chain of n - 1 messages, of which h - 1 cross, pipelined: the bytes flow at the slowest rate.
+//   all_reduce_by_tree  The messages one after another on the longest path (mesh/sum_tree.h). A tree of k ranks has
+//       ceil(log4 k) levels, of which ceil(log4(hosts)) cross. It moves k - 1 summands into its leader, and later 3
+//       totals on each level. A chain and a tree over the leaders are in between. All n summands are added one after
+//       another, at the rate of the memory.
 //   shift  One message; between hosts if h > 1.
 // Time = latency + steps inside * step time inside + steps across * step time across + bytes / rate. The latency is
 // that of the links between hosts if h > 1. Source of the ring's cost: P. Patarasuk and X. Yuan, Bandwidth optimal
@@ -17,6 +21,7 @@
 
 #include "base/errors.h"
 #include "hardware/times.h"
+#include "mesh/sum_tree.h"
 
 namespace orthant {
 namespace {
@@ -91,6 +96,19 @@ double chunked_sum_seconds(const Hardware& hardware, int64_t ranks, int64_t rank
          link.message.latency_seconds + seconds;
 }
 
+// `bytes` is the size of the tensor.
+double tree_seconds(const Hardware& hardware, int64_t ranks, int64_t hosts, int64_t ranks_of_host, double bytes) {
+  const int64_t block = std::min<int64_t>(ranks, kTreeBlock), blocks = (ranks + block - 1) / block;
+  const int64_t hosts_of_block = hosts == 1 ? 1 : (block + ranks_of_host - 1) / ranks_of_host;
+  const int64_t hosts_of_leaders = std::min(hosts, blocks);
+  const double up = tree_levels(block), chain = static_cast<double>(blocks - 1), down = tree_levels(blocks) + up;
+  const double across =
+      2 * tree_levels(hosts_of_block) + static_cast<double>(hosts_of_leaders - 1) + tree_levels(hosts_of_leaders);
+  const double tensors = static_cast<double>(block - 1) + chain + 3 * down;
+  return chain_seconds(hardware, {up + chain + down - across, across}, tensors * bytes) +
+         static_cast<double>(ranks) * bytes / (hardware.memory.bytes_per_s * hardware.memory.share);
+}
+
 }  // namespace
 
 double collective_seconds(const Hardware& hardware, CollectiveKind kind, const GroupOnHosts& group, double bytes_sent) {
@@ -106,6 +124,8 @@ double collective_seconds(const Hardware& hardware, CollectiveKind kind, const G
   switch (kind) {
     case CollectiveKind::all_reduce:
       return ring_seconds(hardware, kind, ranks, ranks_of_host, {2 * steps.inside, 2 * steps.across}, bytes_sent);
+    case CollectiveKind::all_reduce_by_tree:
+      return tree_seconds(hardware, ranks, hosts, ranks_of_host, bytes_sent);
     case CollectiveKind::all_to_all: return direct_seconds(hardware, kind, ranks, ranks_of_host, bytes_sent);
     case CollectiveKind::reduce_in_chunks:
       if (ranks > 2) return chunked_sum_seconds(hardware, ranks, ranks_of_host, bytes_sent);

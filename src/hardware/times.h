@@ -66,8 +66,9 @@ struct GroupOnHosts {
   int64_t ranks = 1, hosts = 1;
 };
 
-/// Seconds of one collective in which one rank sends bytes_sent bytes (bytes_sent() in mesh/collective.h). A group of
-/// one rank, and kinds that do not communicate, take 0. The formulas are at the top of link_time.cc.
+/// Seconds of one collective in which one rank sends bytes_sent bytes (bytes_sent() in mesh/collective.h); of an
+/// all_reduce_by_tree, bytes_sent are those of the tensor. A group of one rank, and kinds that do not communicate, take
+/// 0. The formulas are at the top of link_time.cc.
 double collective_seconds(const Hardware& hardware, CollectiveKind kind, const GroupOnHosts& group, double bytes_sent);
 
 /// Seconds of one message from one rank to another. 0 bytes take the latency.

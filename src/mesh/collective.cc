@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "mesh/sum_tree.h"
 
 namespace orthant {
 namespace {
@@ -18,6 +19,7 @@ struct KindFacts {
 
 constexpr std::array kFacts = {
     KindFacts{CollectiveKind::all_reduce, "all_reduce", true},
+    KindFacts{CollectiveKind::all_reduce_by_tree, "all_reduce_by_tree", true},
     KindFacts{CollectiveKind::all_gather, "all_gather", true},
     KindFacts{CollectiveKind::reduce_scatter, "reduce_scatter", true},
     KindFacts{CollectiveKind::all_to_all, "all_to_all", true},
@@ -91,6 +93,8 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
       return elements - part(to_dim, coord);
     case CollectiveKind::all_reduce:
       return elements + (axis_size - 2) * chunk(coord);
+    case CollectiveKind::all_reduce_by_tree:
+      return elements * tree_place(axis_size, coord).tensors_sent();
     case CollectiveKind::all_to_all: {
       check_dim(extents, to_dim);
       const int64_t extent = extents[static_cast<size_t>(to_dim)];
@@ -121,6 +125,11 @@ int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const in
     return at(axis_size - 1);
   }
   if (kind == CollectiveKind::all_gather) return at(axis_size - 2);
+  if (kind == CollectiveKind::all_reduce_by_tree) {
+    int64_t most = 0;
+    for (int coord = 0; coord < axis_size; ++coord) most = std::max(most, at(coord));
+    return most;
+  }
   if (kind != CollectiveKind::all_to_all) return at(0);
   // all_to_all: the busiest coordinate has a large shard of from_dim and a small shard of to_dim. Candidates are the
   // last coordinate with a large shard of from_dim and the first one with a small shard of to_dim.

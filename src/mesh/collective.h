@@ -7,6 +7,7 @@
 //   reduce_scatter  E - part(c)           the reverse ring: a rank never sends the shard that it owns
 //   all_reduce      E + (n - 2) chunk(c)  chunks of the flattened tensor: E - chunk(c) elements go to their owners,
 //                                         then the sum of chunk c goes to n - 1 ranks
+//   all_reduce_by_tree  E for each message of a summand, a sum or the total (sum_tree.h)
 //   all_to_all      part(c) minus the part of it that coordinate c holds afterwards
 //   reduce_in_chunks  E - chunk(c) elements go to the owners of their chunks, then the sum of chunk c goes to
 //                     coordinate 0; for n = 2 it is a reduce
@@ -27,18 +28,19 @@ namespace orthant {
 
 /// Kinds with their effect on the placement S, P, R or I along the axis (see layout.h).
 enum class CollectiveKind {
-  all_reduce,        // P -> I or R
-  all_gather,        // S -> I or R
-  reduce_scatter,    // P -> S
-  all_to_all,        // S of one dim -> S of another
-  broadcast,         // from coordinate 0 to all, as a chain; the layout does not change
-  reduce,            // sum over all coordinates to coordinate 0; the layout does not change
-  reduce_in_chunks,  // the same sum, with fewer elements into coordinate 0
-  shift,             // every coordinate sends to the next, the last to coordinate 0; the layout does not change
-  slice,             // I or R -> S, local
-  pad,               // S -> P, local: fills the shards of other coordinates with zeros
-  mask_replicas,     // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
-  relabel,           // R <-> I, local: no data moves; only the meaning of the gradient changes
+  all_reduce,          // P -> I or R
+  all_reduce_by_tree,  // the same sum of few elements over many ranks, with few neighbors for each rank
+  all_gather,          // S -> I or R
+  reduce_scatter,      // P -> S
+  all_to_all,          // S of one dim -> S of another
+  broadcast,           // from coordinate 0 to all, as a chain; the layout does not change
+  reduce,              // sum over all coordinates to coordinate 0; the layout does not change
+  reduce_in_chunks,    // the same sum, with fewer elements into coordinate 0
+  shift,               // every coordinate sends to the next, the last to coordinate 0; the layout does not change
+  slice,               // I or R -> S, local
+  pad,                 // S -> P, local: fills the shards of other coordinates with zeros
+  mask_replicas,       // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
+  relabel,             // R <-> I, local: no data moves; only the meaning of the gradient changes
 };
 
 /// Name of the kind, such as "all_gather".
@@ -49,6 +51,12 @@ CollectiveKind collective_named(std::string_view name);
 /// reduce.
 constexpr CollectiveKind root_sum(bool on_gpu) {
   return on_gpu ? CollectiveKind::reduce : CollectiveKind::reduce_in_chunks;
+}
+/// The sum of few elements over all ranks of a group. Up to 8 ranks, the messages of an all_reduce go directly to all
+/// ranks, which takes two rounds. With more ranks, a tree needs fewer messages and has fewer neighbors.
+constexpr CollectiveKind small_sum(int ranks) {
+  constexpr int kDirectRanks = 8;
+  return ranks <= kDirectRanks ? CollectiveKind::all_reduce : CollectiveKind::all_reduce_by_tree;
 }
 /// Whether the kind sends bytes. False for slice, pad, mask_replicas and relabel.
 bool communicates(CollectiveKind kind);

@@ -17,7 +17,8 @@ GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank
 /// software around both.
 enum class Waiting { alone, with_another };
 
-/// Seconds of `calls` calls of a collective that together send `bytes` from the rank. Adds step.call_seconds to each
+/// Seconds of `calls` calls of a collective that together send `bytes` from the rank; of an all_reduce_by_tree, `bytes`
+/// are those of the tensors. Adds step.call_seconds to each
 /// call that is waited for alone, and shared_call_seconds if ranks share cores.
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
                           int64_t calls, int64_t bytes, Waiting waiting = Waiting::alone);

@@ -230,8 +230,8 @@ void add_tied_gradients(CommunicationTable& table, const ParameterPlacement& pla
 void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
   const std::string what = "loss, gradient norm, signals and peaks";
   const Axes axes = statistics_axes(plan);
-  if (plan.mesh.group_size(axes) > 1) {
-    CommunicationEntry& entry = table.entry(collective_entry(plan, what, CollectiveKind::all_reduce, axes));
+  if (const int group_size = plan.mesh.group_size(axes); group_size > 1) {
+    CommunicationEntry& entry = table.entry(collective_entry(plan, what, small_sum(group_size), axes));
     for (size_t at = 0; at < ranks.size(); ++at) entry.calls[at] = 1, entry.bytes[at] = ranks[at].statistics_bytes;
   }
   if (!plan.post_validates()) return;

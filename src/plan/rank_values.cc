@@ -14,7 +14,7 @@ namespace {
 int64_t statistics_bytes(const Sharding& plan, int ranks, int position) {
   const int64_t elements = StepSignals::elements(plan.mesh.size());
   const auto element_bytes = static_cast<int64_t>(sizeof(double));
-  return elements_sent(CollectiveKind::all_reduce, ranks, position, std::array{elements}) * element_bytes;
+  return elements_sent(small_sum(ranks), ranks, position, std::array{elements}) * element_bytes;
 }
 
 DataShard from_its_first_sequence(DataShard shard) {

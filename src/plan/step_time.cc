@@ -83,8 +83,11 @@ double statistics_seconds(const ParameterPlacement& plan) {
   Axes axes = all_axes(plan.mesh);
   if (plan.post_validates()) std::erase(axes, kPipeline);
   const int64_t numbers = StepSignals::elements(plan.mesh.size());
-  const int64_t bytes = reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
-  return collective_seconds(plan.mesh, *plan.facts.hardware, 0, CollectiveKind::all_reduce, axes, 1, bytes);
+  const CollectiveKind kind = small_sum(plan.mesh.group_size(axes));
+  const int64_t bytes = kind == CollectiveKind::all_reduce_by_tree
+                            ? numbers * static_cast<int64_t>(sizeof(double))
+                            : reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
+  return collective_seconds(plan.mesh, *plan.facts.hardware, 0, kind, axes, 1, bytes);
 }
 
 // Returns the seconds after the update in which the rank gathers the weights that no Action gathers.

@@ -114,7 +114,7 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const at::Tensor positions = at::zeros({comm_.mesh().size()}, at::kDouble);
   double* all = positions.mutable_data_ptr<double>();
   all[comm_.rank()] = static_cast<double>(place);
-  comm_.all_reduce(positions, all_axes(comm_.mesh())).wait();
+  comm_.all_reduce_small(positions, all_axes(comm_.mesh())).wait();
   found.first = std::min_element(all, all + comm_.mesh().size()) - all == comm_.rank();
   return found;
 }

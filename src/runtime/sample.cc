@@ -28,7 +28,7 @@ std::vector<int64_t> most_likely(const Batch& batch, int64_t ids, Session& sessi
     sums[0].index_copy_(0, places, logits_NV.narrow(1, 0, ids).argmax(1));
     sums[1].index_fill_(0, places, 1);
   }
-  comm.all_reduce(sums, all_axes(comm.mesh())).wait();
+  comm.all_reduce_small(sums, all_axes(comm.mesh())).wait();
   const at::Tensor tokens = sums[0].floor_divide(sums[1].clamp_min(1));  // equal on all ranks that contribute
   return {tokens.const_data_ptr<int64_t>(), tokens.const_data_ptr<int64_t>() + batch.seq_len};
 }

@@ -163,7 +163,7 @@ void Session::update_in_backward(int bucket) {
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
   Axes axes = all_axes(comm_.mesh());
   if (!along_pipeline) std::erase(axes, kPipeline);
-  if (comm_.group_size(axes) > 1) comm_.all_reduce(statistics, axes).wait();
+  if (comm_.group_size(axes) > 1) comm_.all_reduce_small(statistics, axes).wait();
 }
 
 void Session::read(const at::Tensor& statistics, StepResult& result) const {

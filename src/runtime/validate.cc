@@ -51,7 +51,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
                       .loss = [&](double nats_so_far) { nats = nats_so_far; }});
     if (judges) sum[0] += nats;
   }
-  comm_.all_reduce(sums, all_axes(comm_.mesh())).wait();
+  comm_.all_reduce_small(sums, all_axes(comm_.mesh())).wait();
   return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
 }
 

@@ -33,6 +33,7 @@ class Scripted : public Transport {
   bool arm() override { return ++armed > 0; }  // called before a thread sleeps
   int event_fd() const override { return event_fd_; }
   bool flushed() override { return true; }
+  int num_connections() const override { return 1; }
 
   bool never_ends = false, always_moves = false;
   std::atomic<int> armed = 0;

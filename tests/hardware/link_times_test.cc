@@ -138,6 +138,41 @@ TEST(LinkTimes, SumsOnCpusAreDirect) {
   EXPECT_LE(seconds(), bytes / (2 * rate) + 2 * latency);  // the latencies of a ring within hosts and of one between
 }
 
+TEST(LinkTimes, ASumByTreeFollowsItsFormula) {
+  constexpr CollectiveKind kTree = CollectiveKind::all_reduce_by_tree;
+  const Hardware hardware = load_hardware("b200-8x");
+  const auto rate = [](const LinkTable& link) {
+    return link.bytes_per_s * link.message.share / (link.message.bidirectional ? 2 : 1);
+  };
+  const double inside = hardware.same_host.message.latency_seconds,
+               across = hardware.between_hosts.message.latency_seconds;
+  const double slowest = std::min(rate(hardware.same_host), rate(hardware.between_hosts));
+  const double memory = hardware.memory.bytes_per_s * hardware.memory.share, bytes = 1e6;
+  // 16 ranks on 2 hosts: 2 levels up and 2 down, of which one each crosses. The leader receives 15 summands.
+  EXPECT_NEAR(collective_seconds(hardware, kTree, {16, 2}, bytes),
+              2 * inside + 2 * across + (15 + 6) * bytes / slowest + 16 * bytes / memory, 1e-12);
+  // 256 ranks on 32 hosts are 4 blocks of 64, each on 8 hosts. Up and down a block, 2 of 3 levels cross. The chain of 4
+  // leaders and the level of the tree over them cross.
+  EXPECT_NEAR(collective_seconds(hardware, kTree, {256, 32}, bytes),
+              2 * inside + (4 + 3 + 1) * across + (63 + 3 + 3 * 4) * bytes / slowest + 256 * bytes / memory, 1e-12);
+}
+
+// A sum by tree is the faster one for few numbers over many ranks, and the slower one for a large tensor.
+TEST(LinkTimes, ASumByTreeIsForFewNumbers) {
+  const Hardware hardware = load_hardware("this-cpu");
+  const auto seconds = [&](CollectiveKind kind, double bytes) {
+    return collective_seconds(hardware, kind, {256, 32}, bytes);
+  };
+  EXPECT_LT(4 * seconds(CollectiveKind::all_reduce_by_tree, 2048), seconds(CollectiveKind::all_reduce, 2 * 2048));
+  EXPECT_GT(seconds(CollectiveKind::all_reduce_by_tree, 1e8), 4 * seconds(CollectiveKind::all_reduce, 2e8));
+  double before = 0;
+  for (const int64_t ranks : {2, 9, 16, 17, 64, 65, 200, 1024, 4096}) {
+    const double now = collective_seconds(hardware, CollectiveKind::all_reduce_by_tree, {ranks, (ranks + 7) / 8}, 2048);
+    EXPECT_GT(now, before) << ranks;
+    before = now;
+  }
+}
+
 TEST(LinkTimes, AMessageGetsHalfOfABidirectionalShare) {
   const Hardware hardware = load_hardware("b200-8x");
   EXPECT_NEAR(message_seconds(hardware, true, 1e9), 16.0668e-6 + 1e9 / (900 * kGiB * 1.4517 / 2), 1e-6);
