@@ -19,7 +19,7 @@ struct PeerFailed : CommError {
 bool post_failure(const Store& store, const std::string& message);
 /// Whether a failure has been posted.
 bool has_failed(const Store& store);
-/// The message of the failure, safe to print; empty if none has been posted. One request while none has.
+/// The message of the posted failure, safe to print; empty if the run has not failed, which costs one request.
 std::optional<std::string> find_failure(const Store& store);
 
 }  // namespace orthant

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <system_error>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -25,11 +26,16 @@ constexpr const char* kAllLeft = "all-left";  // exists once all have
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 
 // Runs a function on a thread that is abandoned if it never returns: a store whose process is stopped does not answer.
+// If this process may start no more threads, the caller runs it.
 template <typename Function>
 auto run_in_background(Function function) {
-  std::packaged_task<decltype(function())()> task(std::move(function));
-  auto result = task.get_future();
-  std::thread(std::move(task)).detach();
+  const auto task = std::make_shared<std::packaged_task<decltype(function())()>>(std::move(function));
+  auto result = task->get_future();
+  try {
+    std::thread([task] { (*task)(); }).detach();
+  } catch (const std::system_error&) {
+    (*task)();
+  }
   return result;
 }
 

@@ -1,4 +1,4 @@
-// HostBoard: the processes of a run on one host share what each of them shows.
+// HostBoard: all processes of a run on one host see the heartbeats, activities and failures that one of them posts.
 #include "launch/host_board.h"
 
 #include <gtest/gtest.h>
