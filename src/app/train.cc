@@ -222,7 +222,7 @@ std::unique_ptr<Watch> watch_setup(const Rendezvous& rendezvous, const CommOptio
   if (rendezvous.world_size == 1) return nullptr;
   return std::make_unique<Watch>(
       rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size, options.connect_timeout_s,
-      WatchOptions{.beat_s = rendezvous.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
+      WatchOptions{.silence_s = options.silence_s, .board = rendezvous.board, .on_failure = options.on_failure});
 }
 
 // An addition to an error message if the ranks' store is unreachable; else empty.

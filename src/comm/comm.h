@@ -47,9 +47,8 @@ struct CommOptions {
   double timeout_s = 300;
   /// How long ranks wait for each other while they connect.
   double connect_timeout_s = 60;
-  /// A rank without a heartbeat for this long has failed, e.g. because its machine was cut off. At least three
-  /// heartbeats must be missed; heartbeats are rare if the store is a file. A process of this machine that is stopped
-  /// or gone is detected within seconds.
+  /// A rank or host without a heartbeat for this long has failed, e.g. because it was cut off. A process of this
+  /// machine that is stopped or gone is detected within seconds.
   double silence_s = 30;
   /// Called once, on another thread, when the run has failed elsewhere and this rank's main thread may be blocked.
   /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank

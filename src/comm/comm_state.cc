@@ -47,8 +47,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   if (mesh.size() == 1) return;
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
-  WatchOptions watching{
-      .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
+  WatchOptions watching{.silence_s = options_.silence_s, .board = rendezvous_.board};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,

@@ -103,7 +103,7 @@ class AuthenticatedStore : public c10d::Store {
 Store Store::authenticated(const std::string& secret) const {
   if (secret.empty()) return *this;
   auto store = c10::make_intrusive<AuthenticatedStore>(handle_->store, secret);
-  return {std::make_shared<StoreHandle>(StoreHandle{std::move(store)}), name_, port_};
+  return with(std::make_shared<StoreHandle>(StoreHandle{std::move(store)}));
 }
 
 }  // namespace orthant

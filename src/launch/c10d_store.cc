@@ -2,10 +2,10 @@
 #include "launch/c10d_store.h"
 
 #include <c10/util/Logging.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,9 +20,21 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/descriptors.h"
 #include "base/errors.h"
 #include "launch/address.h"
 #include "launch/store.h"
+
+// c10d asks for the name of the peer's address at each new connection, for its logs. For the loopback and in most
+// clusters that is a request to a name server, which may be slow or drop the requests of a thousand ranks. This
+// function takes the place of the C library's in a program that links this room, and answers with the address itself.
+extern "C" int getnameinfo(const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service,
+                           socklen_t service_length, int flags) {
+  static const auto original = reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
+  const bool needs_name = (flags & NI_NAMEREQD) != 0;
+  return original(address, length, host, host_length, service, service_length,
+                  needs_name ? flags : flags | NI_NUMERICHOST);
+}
 
 namespace orthant {
 namespace {
@@ -89,17 +101,11 @@ std::string why_unreachable(const std::string& host, int port) {
   return reason;
 }
 
-// Requires enough file descriptors for a rank's sockets and its libraries' files. With fewer, c10d's errors look like
-// network errors. The server holds four connections to each rank: its main one, two of its Watch, and one for the roll
-// calls of its Comm.
-void require_descriptors(int ranks = 1) {
-  const rlim_t least = std::max<rlim_t>(64, 16 + 4 * static_cast<rlim_t>(ranks));
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= least) return;
-  throw CommError(
-      fmt::format("the limit of open files must be at least {} for the connections of the ranks, but it is {}: "
-                  "raise it (ulimit -n 1024, or LimitNOFILE of the service)",
-                  least, limit.rlim_cur));
+// Without enough descriptors, c10d's errors look like network errors. The server holds three connections to each rank:
+// its main one, and those of its transport and of the roll calls of its Comm. One rank of each host has a fourth, for its
+// Watch.
+void require_descriptors_of_store(int ranks = 1) {
+  require_descriptors(std::max(64, 16 + 4 * ranks), fmt::format("the store's connections to {} ranks", ranks));
 }
 
 // c10d waits without limit for the first answer of a program that accepts a connection but sends nothing. A separate
@@ -129,8 +135,8 @@ std::string brief(const std::exception& error) {
   return text;
 }
 
-Store::Store(std::shared_ptr<StoreHandle> handle, std::string name, int port)
-    : handle_(std::move(handle)), name_(std::move(name)), port_(port) {}
+Store::Store(std::shared_ptr<StoreHandle> handle, std::string name, const std::string& host, int port)
+    : handle_(std::move(handle)), name_(std::move(name)), host_(host), port_(port) {}
 
 Store Store::in_process() { return {hold(c10::make_intrusive<c10d::HashStore>()), "store of this process"}; }
 
@@ -142,7 +148,7 @@ Store Store::file(const std::string& path) {
 
 Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
   quiet_c10d();
-  require_descriptors(ranks);
+  require_descriptors_of_store(ranks);
   const auto refuse = [&](const std::string& why, bool in_use) {
     if (!in_use) throw CommError(fmt::format("cannot serve the store of the ranks on port {}: {}", port, why));
     throw PortInUse(
@@ -162,7 +168,7 @@ Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
     const std::string loopback = loopback_address();
     auto store = c10::make_intrusive<c10d::TCPStore>(loopback, options);
     const int bound = store->getPort();
-    return {hold(std::move(store)), "store " + host_and_port(loopback, bound), bound};
+    return {hold(std::move(store)), "store " + host_and_port(loopback, bound), loopback, bound};
   } catch (const std::exception& error) {
     const std::string text = brief(error);
     refuse(text, text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos);
@@ -173,7 +179,7 @@ Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
 Store Store::join(const std::string& host, int port, double timeout_s) {
   constexpr double kQuiet_s = 2;
   quiet_c10d();
-  require_descriptors();
+  require_descriptors_of_store();
   const std::string name = "store " + host_and_port(host, port);
   std::string reason;
   const auto explain = [&](const std::exception& error) {
@@ -183,7 +189,7 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
   try {
     auto store = tcp_client(host, port, std::min(timeout_s, kQuiet_s));
     store->setTimeout(milliseconds(timeout_s));
-    return {hold(std::move(store)), name, port};
+    return {hold(std::move(store)), name, host, port};
   } catch (const std::exception& error) {
     explain(error);
   }
@@ -191,7 +197,7 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
     fmt::print(stderr, "waiting for the store at {}, for at most {:.0f} s: {}\n", host_and_port(host, port), timeout_s,
                reason);
     try {
-      return {hold(tcp_client(host, port, timeout_s - kQuiet_s)), name, port};
+      return {hold(tcp_client(host, port, timeout_s - kQuiet_s)), name, host, port};
     } catch (const std::exception& error) {
       explain(error);
     }
@@ -202,18 +208,32 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
                   host_and_port(host, port), timeout_s, reason));
 }
 
+Store Store::with(std::shared_ptr<StoreHandle> handle) const {
+  Store other = *this;
+  other.handle_ = std::move(handle);
+  return other;
+}
+
 void Store::set(const std::string& key, const std::string& value) const {
+  count(1);
   ask(name_, [&] { handle_->store->set(key, value); });
 }
 
 std::string Store::get(const std::string& key, double timeout_s) const {
+  count(2);
   return ask(name_, [&] {
     handle_->store->wait({key}, milliseconds(timeout_s));
-    return handle_->store->get_to_str(key);
+    if (port_ == 0) return handle_->store->get_to_str(key);
+    // get() of a TCPStore would wait a second time. A comparison with another value returns the value and changes
+    // nothing.
+    const std::vector<uint8_t> other = {'-'};
+    const auto bytes = handle_->store->compareSet(key, other, other);
+    return std::string(bytes.begin(), bytes.end());
   });
 }
 
 std::vector<std::string> Store::get_all(const std::vector<std::string>& keys) const {
+  count(2);
   return ask(name_, [&] {
     std::vector<std::string> values;
     if (handle_->store->hasExtendedApi()) {
@@ -226,10 +246,12 @@ std::vector<std::string> Store::get_all(const std::vector<std::string>& keys) co
 }
 
 int64_t Store::add(const std::string& key, int64_t delta) const {
+  count(1);
   return ask(name_, [&] { return handle_->store->add(key, delta); });
 }
 
 std::string Store::set_if_new(const std::string& key, const std::string& value) const {
+  count(1);
   return ask(name_, [&] {
     const auto bytes = handle_->store->compareSet(key, {}, std::vector<uint8_t>(value.begin(), value.end()));
     return std::string(bytes.begin(), bytes.end());
@@ -237,21 +259,30 @@ std::string Store::set_if_new(const std::string& key, const std::string& value) 
 }
 
 bool Store::has(const std::string& key) const {
+  count(1);
   return ask(name_, [&] { return handle_->store->check({key}); });
 }
 
 void Store::remove(const std::string& key) const {
+  count(1);
   ask(name_, [&] { return handle_->store->deleteKey(key); });
 }
 
 Store Store::under(const std::string& prefix) const {
-  return {hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->store)), name_, port_};
+  return with(hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->store)));
 }
 
-Store Store::named(const std::string& name) const { return {handle_, name, port_}; }
+Store Store::named(const std::string& name) const {
+  Store other = *this;
+  other.name_ = name;
+  return other;
+}
 
 Store Store::clone() const {
-  return ask(name_, [&] { return Store(hold(handle_->store->clone()), name_, port_); });
+  // c10d would try for a minute to reach a store whose process is gone.
+  const std::string why = port_ == 0 ? "" : why_unreachable(host_, port_);
+  if (!why.empty()) throw CommError(fmt::format("{} does not answer: {}", name_, why));
+  return ask(name_, [&] { return with(hold(handle_->store->clone())); });
 }
 
 }  // namespace orthant

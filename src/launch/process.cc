@@ -43,15 +43,6 @@ std::optional<Stat> read_stat(int pid) {
   return Stat{fields[0][0], std::atoi(fields[1].c_str()), fields[19]};
 }
 
-const std::string& this_machine() {
-  static const std::string machine = [] {
-    char name[64] = {};
-    const auto length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
-    return fmt::format("{}/{}", boot_id(), length > 0 ? name : "?");
-  }();
-  return machine;
-}
-
 }  // namespace
 
 std::string boot_id() {
@@ -63,14 +54,23 @@ std::string boot_id() {
   return gethostname(host, sizeof host - 1) == 0 && *host != '\0' ? host : "unknown";
 }
 
+const std::string& this_host() {
+  static const std::string host = [] {
+    char name[64] = {};
+    const auto length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
+    return fmt::format("{}/{}", boot_id(), length > 0 ? name : "?");
+  }();
+  return host;
+}
+
 std::string process_identity() {
   const auto stat = read_stat(getpid());
-  return fmt::format("{} {} {}", this_machine(), getpid(), stat ? stat->start_time : "?");
+  return fmt::format("{} {} {}", this_host(), getpid(), stat ? stat->start_time : "?");
 }
 
 std::string process_identity(int pid) {
   const auto stat = read_stat(pid);
-  return stat ? fmt::format("{} {} {}", this_machine(), pid, stat->start_time) : "";
+  return stat ? fmt::format("{} {} {}", this_host(), pid, stat->start_time) : "";
 }
 
 int pid_of(const std::string& identity) {
@@ -80,7 +80,7 @@ int pid_of(const std::string& identity) {
 
 ProcessState process_state(const std::string& identity) {
   const auto fields = split(identity, ' ');
-  if (fields.size() != 3 || fields[0] != this_machine() || fields[2] == "?") return ProcessState::elsewhere;
+  if (fields.size() != 3 || fields[0] != this_host() || fields[2] == "?") return ProcessState::elsewhere;
   const auto stat = read_stat(std::atoi(fields[1].c_str()));
   if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return ProcessState::gone;
   return stat->state == 'T' || stat->state == 't' ? ProcessState::stopped : ProcessState::running;

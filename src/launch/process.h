@@ -11,8 +11,12 @@ namespace orthant {
 /// State of a process. elsewhere: it runs on another machine or in another container, so its state is unknown.
 enum class ProcessState { elsewhere, running, stopped, gone };
 
-/// Identifies this process for others: machine (boot and pid namespace), pid and start time. The start time
-/// distinguishes a later process with the same pid.
+/// Identifies the host of this process: its boot and its namespace of process ids. It contains no space. Two hosts have
+/// the same one only if they state no boot id and have the same name.
+const std::string& this_host();
+
+/// Identifies this process for others: host, pid and start time. The start time distinguishes a later process with the
+/// same pid.
 std::string process_identity();
 /// Identifies another process of this machine; empty if no process has this pid.
 std::string process_identity(int pid);

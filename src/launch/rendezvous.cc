@@ -159,7 +159,7 @@ Rendezvous connect(const Launch& launch, double timeout_s, const std::string& te
   rendezvous.address = local_address(launch);
   rendezvous.interface_name = launch.interface_name;
   rendezvous.store = open_store(launch, text, timeout_s);
-  if (launch.store_kind == StoreKind::kFile) rendezvous.beat_s = 10;
+  rendezvous.board = HostBoard::join(rendezvous.store, launch.world_size);
   rendezvous.serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
   return rendezvous;
 }

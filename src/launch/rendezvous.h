@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "launch/host_board.h"
 #include "launch/launch.h"
 #include "launch/store.h"
 
@@ -27,8 +28,8 @@ struct Rendezvous {
   bool in_process = false;
   /// True if this rank's process serves the store, and must therefore leave last.
   bool serves = false;
-  /// Period of the heartbeats in seconds. It is long for a store in a file, because the file grows with each heartbeat.
-  double beat_s = 0.5;
+  /// Memory that the ranks of this host share; null if the ranks are threads, or if there is only one.
+  std::shared_ptr<HostBoard> board = nullptr;
   /// Number of Comms and agreement checks so far. Each has its own keys, so all ranks must make them in the same order.
   std::shared_ptr<std::atomic<int>> comms = std::make_shared<std::atomic<int>>(0);
 };

@@ -21,16 +21,19 @@ std::string text_key(int rank) { return fmt::format("text/{}", rank); }
 
 // Waits for a key. Empty after timeout_s.
 std::optional<std::string> await(const RollCall& call, const std::string& key, double timeout_s) {
-  constexpr double kPiece_s = 0.5;
+  constexpr double kFirstPiece_s = 0.5, kLongestPiece_s = 8;
   const auto start = Clock::now();
-  while (true) {
-    const double left_s = timeout_s - seconds_since(start);
+  for (double longest_s = kFirstPiece_s;; longest_s = std::min(2 * longest_s, kLongestPiece_s)) {
+    const double left_s = timeout_s - seconds_since(start), piece_s = std::clamp(left_s, 0.001, longest_s);
+    const auto asked = Clock::now();
     try {
-      return call.store.get(key, std::clamp(left_s, 0.001, kPiece_s));
+      return call.store.get(key, piece_s);
     } catch (const ForgedValue&) {
       throw;
     } catch (const CommError&) {
       if (call.check) call.check();
+      const bool waited = seconds_since(asked) >= piece_s;
+      if (waited && left_s > 0) continue;
       const bool exists = call.store.has(key);  // throws if the store is gone
       if (left_s <= 0 && !exists) return std::nullopt;
     }

@@ -1,7 +1,8 @@
 // A roll call: all ranks of a run meet at their store, and each learns the same answer.
 //
-// Growth with P ranks: five store requests per rank. If rank 0 summarizes, it reads P texts with one more, and removes
-// long ones with one each. Only after a wait in vain does rank 0 ask for each rank, to name the missing ones.
+// Growth with P ranks: four store requests per rank, and two more whenever a wait is repeated: after 0.5 s, then at
+// intervals that double up to 8 s. If rank 0 summarizes, it reads P texts with two more, and removes long ones with one
+// each. Only after a wait in vain does rank 0 ask for each rank, to name the missing ones.
 #pragma once
 
 #include <functional>
@@ -22,7 +23,7 @@ struct RollCall {
   int rank = 0;
   int world_size = 1;
   double timeout_s = 0;
-  /// Called every 0.5 s of the wait. It throws if the run has failed meanwhile.
+  /// Called whenever the wait is repeated. It throws if the run has failed meanwhile.
   std::function<void()> check;
   /// Parts of the message "rank 3 of 8 did not connect within 60 s; start all ranks".
   std::string missed = "connect to the " + store.name();

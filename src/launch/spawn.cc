@@ -20,6 +20,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "launch/address.h"
+#include "launch/host_board.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
 #include "launch/secret.h"
@@ -139,7 +140,8 @@ class Launcher {
         server_(Store::serve(0, 60, ranks, Reach::kThisMachine)),
         run_id_(random_nonce()),
         secret_(random_secret()),
-        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_))).authenticated(secret_)) {
+        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_))).authenticated(secret_)),
+        board_(HostBoard::join(store_, ranks)) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
     if (options.prepare) options.prepare(store_);
@@ -217,12 +219,13 @@ class Launcher {
       exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
       const auto number = static_cast<int>(rank);
       failure_ = {.rank = number,
-                  .message = fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, number)),
+                  .message = fmt::format("rank {} {}{}", rank, describe(status), last_activity(*board_, number)),
                   .exit_code = exit_code_};
       end_others();
       // A run of one rank has no store of its own; its rank reports all failures but a signal.
       const bool reports_itself = children_.size() == 1 && WIFEXITED(status);
       failure_->reported = !post_failure(store_, failure_->message) || reports_itself;
+      board_->post_failure(failure_->message);  // most ranks look at the board only
       if (!options_.restart) report_failure();
     }
   }
@@ -243,6 +246,7 @@ class Launcher {
   const Store server_;
   const std::string run_id_, secret_;
   const Store store_;
+  const std::shared_ptr<HostBoard> board_;
   std::vector<Child> children_;
   int requested_ = 0;
   Clock::time_point requested_at_;

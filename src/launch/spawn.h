@@ -1,7 +1,7 @@
 // Our own launcher for the ranks of one machine. It starts copies of a program with torchrun's environment, serves
 // their store, and supervises them until the last one has ended.
 //
-// Growth with P ranks: P child processes, up to four store connections per rank, and O(P) system calls per check; it
+// Growth with P ranks: P child processes, up to three store connections per rank, and O(P) system calls per check; it
 // checks at least five times a second.
 #pragma once
 

@@ -1,10 +1,12 @@
-// The thread of a Watch: posts heartbeats, reads those of the other ranks, and decides who has failed.
+// The thread of a Watch: shows a heartbeat, looks at the rank before this one, and asks the store if this rank leads.
 #include "launch/watch.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <system_error>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -16,67 +18,51 @@
 namespace orthant {
 namespace {
 
-// A rank is silent only after this many periods without a heartbeat: at one every 10 s, a single one proves nothing.
-constexpr double kMissedBeats = 3;
 // Delay after a process has ended. A launcher has its signal or exit code, and gets this time to report first.
-constexpr double kLauncherFirst_s = 0.6;
-constexpr const char* kClaim = "abort/claim";
-constexpr const char* kRecord = "abort/record";
-
-std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
-std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
+constexpr double kLauncherFirst_s = 0.5;
 constexpr const char* kNumLeft = "num-left";  // number of ranks that have left with a goodbye
 constexpr const char* kAllLeft = "all-left";  // exists once all have
-std::string left_key(int rank) { return fmt::format("left/{}", rank); }
-std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // value: the name of a rank's latest Watch
-// The failure that a rank posted, escaped because any program that reaches the store can write there.
-std::string read_failure(const Store& store, double timeout_s) {
-  return escape_for_terminal(store.get(kRecord, timeout_s));
-}
-std::string readable_activity(const std::string& posted) {
-  constexpr size_t kMostBytes = 300;
-  return escape_for_terminal(posted, kMostBytes);
-}
-std::string during(const std::string& activity) {
-  return activity.empty() ? "" : fmt::format(" (last reported activity: {})", activity);
+
+std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
+
+// Runs a function on a thread that is abandoned if it never returns: a store whose process is stopped does not answer.
+// If this process may start no more threads, the caller runs it.
+template <typename Function>
+auto run_in_background(Function function) {
+  const auto task = std::make_shared<std::packaged_task<decltype(function())()>>(std::move(function));
+  auto result = task->get_future();
+  try {
+    std::thread([task] { (*task)(); }).detach();
+  } catch (const std::system_error&) {
+    (*task)();
+  }
+  return result;
 }
 
 }  // namespace
 
-bool post_failure(const Store& store, const std::string& message) {
-  if (store.add(kClaim, 1) != 1) return false;
-  store.set(kRecord, message);
-  return true;
-}
-
-bool has_failed(const Store& store) { return store.has(kClaim); }
-
-std::string last_activity(const Store& store, int rank) {
-  constexpr double kThere_s = 1;
-  if (!store.has(latest_key(rank))) return "";
-  const Store newest = store.under(store.get(latest_key(rank), kThere_s));
-  if (!newest.has(alive_key(rank))) return "";
-  const auto lines = split(newest.get(alive_key(rank), kThere_s), '\n');
-  return lines.size() < 3 ? "" : during(readable_activity(lines[2]));
+std::string last_activity(const HostBoard& board, int rank) {
+  const int position = board.find(rank);
+  return position < 0 ? "" : during(readable_activity(board.activity(position)));
 }
 
 Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
              WatchOptions options)
-    : record_(store.clone()),
-      store_(record_.under(name)),
+    : record_(store),
+      store_(store.under(name)),
       rank_(rank),
       world_size_(world_size),
       options_(std::move(options)),
-      identity_(options_.heartbeats ? process_identity() : "") {
+      board_(world_size == 1 ? nullptr : options_.board),
+      position_(board_ ? board_->enter(store, rank, process_identity()) : 0) {
   if (world_size_ == 1) return;
-  beat();
-  record_.set(latest_key(rank_), name);
   call_roll({.store = store_.under("start"),
              .rank = rank_,
              .world_size = world_size_,
              .timeout_s = timeout_s,
              .check = [this] {
-               if (record_.has(kRecord)) throw CommError(read_failure(record_, 1));
+               if (board_) board_->beat(position_);  // for ranks that still are in the Watch before this one
+               if (const auto posted = find_failure(record_)) throw CommError(*posted);
              }});
   thread_ = std::thread([this] { run(); });
 }
@@ -92,8 +78,11 @@ void Watch::leave(bool goodbye) {
   if (!thread_.joinable()) return;
   thread_.join();
   if (!goodbye) return;
+  // The heartbeat of the host must not come after its goodbye.
+  constexpr double kAnswer_s = 5;
+  if (answer_.valid()) answer_.wait_for(seconds(kAnswer_s));
   try {
-    store_.set(left_key(rank_), "");
+    if (board_ && board_->leave(position_)) HostLeader::leave(record_, *board_);
     if (store_.add(kNumLeft, 1) == world_size_) store_.set(kAllLeft, "");
   } catch (const CommError&) {  // the process that served the store is gone; no rank needs the goodbye
   }
@@ -109,7 +98,7 @@ void Watch::wait_for_others(double timeout_s) {
       return;
     } catch (const CommError&) {
       try {
-        if (store_.has(kAllLeft) || record_.has(kRecord)) return;
+        if (store_.has(kAllLeft) || has_failed(record_)) return;
       } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
         return;
       }
@@ -124,6 +113,7 @@ RollCall Watch::roll_call(const Store& store, double timeout_s) const {
 }
 
 void Watch::set_activity(std::string activity) {
+  if (board_) board_->set_activity(position_, activity);
   const std::lock_guard lock(mutex_);
   activity_ = std::move(activity);
 }
@@ -146,44 +136,46 @@ bool Watch::abort(const std::string& message) {
     must_report_ = true;
     failure_ = message;
   }
-  bool first = true;
-  if (world_size_ > 1) {
-    try {
-      first = post_failure(record_.clone(), message);
-    } catch (const CommError&) {  // without a store there is no record: each rank reports for itself
-    }
-  }
+  // Without a store, each host reports for itself.
+  const std::optional<bool> first = world_size_ > 1 ? claim_report(message) : true;
+  const bool first_on_host = !board_ || board_->post_failure(message);
   const std::lock_guard lock(mutex_);
-  must_report_ = first;
-  return first;
+  must_report_ = first.value_or(first_on_host);
+  return *must_report_;
 }
 
 void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
 
 std::string Watch::wait_for_cause(double patience_s) {
+  if (board_) board_->set_suspicious();
   std::unique_lock lock(mutex_);
-  suspicious_ = true;
   changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
   return failure_ ? *failure_ : others();
 }
 
+// The activities of the other ranks of this host.
 std::string Watch::others() const {
+  constexpr int kMostNamed = 8;
   std::vector<std::string> lines;
-  for (const auto& [rank, peer] : peers_) {
-    if (peer.left) {
-      lines.push_back(fmt::format("rank {} has ended its run", rank));
-    } else if (!peer.activity.empty()) {
-      lines.push_back(fmt::format("activity of rank {}: {}", rank, peer.activity));
+  for (int position = 0; board_ && position < board_->num_ranks(); ++position) {
+    if (position == position_ || lines.size() == kMostNamed) continue;
+    const std::string activity = readable_activity(board_->activity(position));
+    if (!board_->is_watched(position)) {
+      lines.push_back(fmt::format("rank {} has ended its run", board_->rank(position)));
+    } else if (!activity.empty()) {
+      lines.push_back(fmt::format("activity of rank {}: {}", board_->rank(position), activity));
     }
   }
   return join(lines, "; ");
 }
 
 void Watch::run() {
+  const double look_s = board_ ? std::min(options_.look_s, options_.period_s) : options_.period_s;
   auto last = Clock::now();
-  double failed_s = 0, next_s = options_.period_s;
+  double failed_s = 0;
+  since_beat_s_ = options_.beat_s, since_asked_s_ = options_.period_s;
   for (;;) {
-    next_s = processes_.wait(next_s) ? std::min(options_.period_s, kLauncherFirst_s) : options_.period_s;
+    if (processes_.wait(look_s)) has_ended_ = true;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -202,103 +194,137 @@ void Watch::run() {
     } catch (const ForgedValue& error) {
       abort_and_end(fmt::format("rank {}: {}", rank_, error.what()));
     } catch (const std::exception& error) {
-      // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
-      const std::string dead = find_dead_rank();
-      fail(!dead.empty() ? dead
-                         : fmt::format("rank {}: {} (rank 0 or the launcher, which serves it, has died or cannot be "
-                                       "reached)",
-                                       rank_, error.what()),
-           rank_ <= 1);
+      report_lost_store(error.what());
     }
   }
 }
 
 void Watch::tick(double elapsed_s) {
-  if (record_.has(kRecord)) return fail(read_failure(record_, 1), false);
-  if (!options_.heartbeats) return;
-  since_beat_s_ += elapsed_s;
-  if (since_beat_s_ >= options_.beat_s - options_.period_s / 2) beat();
-  look_at_peers(elapsed_s);
-}
-
-void Watch::beat() {
-  since_beat_s_ = 0;
-  store_.set(alive_key(rank_), fmt::format("{}\n{}\n{}", identity_, ++beats_, activity()));
-}
-
-// The rank before this one in the ring that has not left; all others once an operation of this rank has failed.
-std::vector<int> Watch::watched_ranks() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<int> ranks;
-  for (int distance = 1; distance < world_size_; ++distance) {
-    const int rank = (rank_ - distance + world_size_) % world_size_;
-    const auto known = peers_.find(rank);
-    if (known != peers_.end() && known->second.left) continue;
-    ranks.push_back(rank);
-    if (!suspicious_) break;
+  if (board_) {
+    if (const auto posted = board_->failure()) return fail(*posted, false);
+    since_beat_s_ += elapsed_s;
+    if (since_beat_s_ >= options_.beat_s - options_.look_s / 2) board_->beat(position_), since_beat_s_ = 0;
+    look_at_previous_rank(elapsed_s);
+    if (failure() || !board_->lead(position_)) return;
   }
-  return ranks;
+  since_asked_s_ += elapsed_s;
+  ask_store();
 }
 
-void Watch::look_at_peers(double elapsed_s) {
-  const std::vector<int> ranks = watched_ranks();
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(alive_key(rank));
-  if (keys.empty()) return;
-  const auto beats = store_.get_all(keys);
-  std::string problem;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const int r = ranks[i];
-    const auto lines = split(beats[i], '\n');
-    std::unique_lock lock(mutex_);
-    Peer& peer = peers_[r];
-    if (lines.size() < 3) continue;
-    // A pause of this thread (a stopped or swapped process) must not count as silence of the others. So count at most
-    // two periods.
-    peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
-    peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
-    processes_.watch(peer.identity);
-    problem = describe_failure(r, peer);
-    if (problem.empty()) continue;
-    lock.unlock();
-    const bool left = store_.has(left_key(r));
-    lock.lock();
-    if (!left) break;
-    peer.left = true;
-    problem.clear();
+// Asks if a request is due, and hears its answer at a later look, so that a store that does not answer keeps this
+// thread from nothing.
+void Watch::ask_store() {
+  if (answer_.valid()) {
+    if (answer_.wait_for(seconds(0)) == std::future_status::ready) return hear(answer_.get());
+    if (since_asked_s_ < std::max(options_.silence_s, options_.period_s)) return;
+    throw CommError(fmt::format("{} has not answered for {:.0f} s", record_.name(), since_asked_s_));
   }
-  if (problem.empty()) return;
-  const bool first = post_failure(record_, problem);
-  fail(first ? problem : read_failure(record_, 2), first);
+  if (since_asked_s_ < options_.period_s - options_.look_s / 2) return;
+  // A pause of this thread must not count as silence of a host. See look_at_previous_rank().
+  const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
+  if (!leader_) {
+    leader_ = std::make_shared<HostLeader>(record_, board_, rank_,
+                                           HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s});
+  }
+  if (!board_) return hear(leader_->inquire(elapsed_s));  // the store of this process always answers
+  answer_ = run_in_background([leader = leader_, elapsed_s] { return leader->inquire(elapsed_s); });
 }
 
-std::string Watch::describe_failure(int rank, Peer& peer) const {
-  const ProcessState state = process_state(peer.identity);
+void Watch::hear(const Answer& answer) {
+  if (!answer.problem.empty()) report(answer.problem);
+  if (!answer.posted) return;
+  if (board_) board_->post_failure(*answer.posted);
+  fail(*answer.posted, false);
+}
+
+// Looks at the rank before this one on the host. Ranks that have ended their run are skipped.
+void Watch::look_at_previous_rank(double elapsed_s) {
+  const int ranks = board_->num_ranks();
+  int previous = -1;
+  for (int distance = 1; distance < ranks && previous < 0; ++distance) {
+    const int position = (position_ - distance + ranks) % ranks;
+    if (board_->is_watched(position)) previous = position;
+  }
+  if (previous != previous_) {
+    previous_ = previous, previous_heartbeat_ = {}, gone_s_ = 0;
+    if (previous >= 0) processes_.watch(board_->identity(previous));
+    has_ended_ = true;  // perhaps before this rank watched it
+  }
+  if (previous < 0) return;
+  // A pause of this thread (a stopped or swapped process) must not count as silence of the other. So count at most two
+  // periods.
+  const std::string problem = describe_failure(std::min(elapsed_s, 2 * options_.period_s));
+  if (!problem.empty()) report(problem);
+}
+
+std::string Watch::describe_failure(double elapsed_s) {
+  previous_heartbeat_.see(board_->heartbeat(previous_), elapsed_s);
+  const double still_s = previous_heartbeat_.still_s(), beats_s = kMissedBeats * options_.beat_s;
+  // The state of a process that shows heartbeats is not read, because that takes longer than all else here.
+  if (!has_ended_ && still_s < std::min(beats_s, options_.silence_s)) return "";
+  const std::string identity = board_->identity(previous_);
+  const ProcessState state = process_state(identity);
+  const int rank = board_->rank(previous_), pid = pid_of(identity);
+  const std::string activity = during(readable_activity(board_->activity(previous_)));
   if (state == ProcessState::gone) {
-    if (++peer.gone_ticks < 2) return "";
-    return fmt::format("rank {} died: its process {} has ended{}", rank, pid_of(peer.identity), during(peer.activity));
+    gone_s_ += elapsed_s;
+    if (gone_s_ < kLauncherFirst_s) return "";
+    return fmt::format("rank {} died: its process {} has ended{}", rank, pid, activity);
   }
-  const double beats_s = kMissedBeats * options_.beat_s;
+  has_ended_ = false;
   double patience_s = std::max(options_.silence_s, beats_s);
   // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
   if (state == ProcessState::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
-  if (suspicious_ && state != ProcessState::running) patience_s = std::min(patience_s, options_.suspicion_s);
-  if (peer.still_s < patience_s) return "";
-  return fmt::format(
-      "rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
-      state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
-      during(peer.activity));
+  if (still_s < patience_s) return "";
+  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, still_s,
+                     state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid) : "", activity);
 }
 
-// Finds the dead rank after the store is gone, together with the rank that served it.
+// Finds a dead rank of this host after the store is gone, together with the rank that served it.
 std::string Watch::find_dead_rank() const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [rank, peer] : peers_) {
-    if (process_state(peer.identity) != ProcessState::gone) continue;
-    return fmt::format("rank {} died: its process {} has ended, and with it the store that it served", rank,
-                       pid_of(peer.identity));
+  for (int position = 0; board_ && position < board_->num_ranks(); ++position) {
+    const std::string identity = board_->identity(position);
+    if (!board_->is_watched(position) || process_state(identity) != ProcessState::gone) continue;
+    return fmt::format("rank {} died: its process {} has ended, and with it the store that it served",
+                       board_->rank(position), pid_of(identity));
   }
   return "";
+}
+
+// Claims in the store that this rank reports the failure. Empty if the store does not answer in time.
+std::optional<bool> Watch::claim_report(const std::string& message) const {
+  constexpr double kPatience_s = 1.5;
+  auto posted = run_in_background([record = record_, message] { return post_failure(record.clone(), message); });
+  if (posted.wait_for(seconds(kPatience_s)) != std::future_status::ready) return std::nullopt;
+  try {
+    return posted.get();
+  } catch (const CommError&) {
+    return std::nullopt;
+  }
+}
+
+// Reports the failure of another rank.
+void Watch::report(const std::string& message) {
+  const std::optional<bool> first = claim_report(message);
+  const std::string dead = first ? "" : find_dead_rank();
+  const std::string& cause = dead.empty() ? message : dead;
+  const bool first_on_host = board_->post_failure(cause);
+  fail(cause, first.value_or(first_on_host));
+}
+
+// Without the store no rank can claim to report first. The host of rank 0 reports or, if rank 0 served the store, that
+// of rank 1.
+void Watch::report_lost_store(const std::string& reason) {
+  const std::string dead = find_dead_rank();
+  const std::string message = !dead.empty()
+                                  ? dead
+                                  : fmt::format(
+                                        "rank {}: {} (rank 0 or the launcher, which serves it, has died or cannot be "
+                                        "reached)",
+                                        rank_, reason);
+  if (!board_) return fail(message, rank_ <= 1);
+  const bool first_on_host = board_->post_failure(message);
+  fail(message, first_on_host && (board_->find(0) >= 0 || board_->find(1) >= 0));
 }
 
 void Watch::fail(const std::string& message, bool must_report) {

@@ -1,21 +1,30 @@
 // Watch: detects within seconds that a rank of the run has failed, and reports it to all ranks. A small thread of each
-// rank posts a heartbeat in the store, reads that of the rank before it, and reads the failure record. A failing rank,
-// or the launcher, writes the cause of the failure into that record. The ranks form a ring, so of any failed ranks one
-// has a watcher that has not failed. Only after an operation of a rank has failed does it read all heartbeats.
+// rank shows on the board of its host that the rank lives, and looks at the rank before it there. The ranks of a host
+// form a ring, so of any failed ranks one has a watcher that has not failed.
 //
-// Growth with P ranks: construction, and every period of a healthy run, cost each rank a constant number of store
-// requests and a constant amount of work. A rank whose operation failed reads P heartbeats every period.
+// One rank of each host, its leader, asks the store for all: it posts the heartbeat of the host, reads that of the host
+// before it, and reads the failure record. A failing rank, or the launcher, writes the cause into that record and onto
+// the board of its host, where the leader of every other host posts it too. If the leader ends its run, another rank
+// leads. Only after an operation of a rank has failed does its leader read the heartbeats of all hosts.
+//
+// Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, and leave() one. A
+// healthy run costs each host at most 8 store requests a second, and each rank a constant amount of work. After an
+// operation of a rank has failed, its host reads H heartbeats every period.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
-#include <map>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "launch/failure_record.h"
+#include "launch/host_board.h"
+#include "launch/host_leader.h"
 #include "launch/process.h"
 #include "launch/roll_call.h"
 #include "launch/store.h"
@@ -23,43 +32,35 @@
 namespace orthant {
 
 struct WatchOptions {
-  /// How often the watch reads the record and the heartbeats, in seconds.
+  /// How often the leader of a host reads the record, in seconds.
   double period_s = 0.5;
-  /// How often this rank posts its own heartbeat, in seconds.
+  /// How often this rank shows its heartbeat on the board, and the leader posts that of its host, in seconds.
   double beat_s = 0.5;
-  /// A rank has failed if its heartbeat has not changed for this long and for three periods of beat_s. This applies to
-  /// processes on other machines, and to processes that still exist here. It is long because a machine may be slow and
-  /// recover. A process of this machine that is gone is detected at once.
+  /// How often this rank looks at the board, in seconds; at least once in a period.
+  double look_s = 0.1;
+  /// A rank or a host has failed if its heartbeat has not changed for this long and for three periods of beat_s. It is
+  /// long because a machine may be slow and recover. A process that is gone is detected at once.
   double silence_s = 30;
-  /// The same limit if a second sign points to the rank: its process is stopped, as seen on this machine, or an
-  /// operation of this rank has failed. This detects a process that died on another machine, because the kernel closes
-  /// its connections.
+  /// The same limit if a second sign points there: the process of the rank is stopped, or an operation with another
+  /// host has failed. This detects a host that died, because the kernel closes its connections.
   double suspicion_s = 3;
-  /// False for threads of one process. They live and die together, so only the failure record matters.
-  bool heartbeats = true;
+  /// Memory that the ranks of this host share. Null for threads of one process: they live and die together, so only the
+  /// failure record matters, and each of them reads it.
+  std::shared_ptr<HostBoard> board = nullptr;
   /// Called once, on the watch's thread, when the run has failed elsewhere. It is also called if this rank has failed
   /// and has not left after `leave_s`. `must_report` is true on the one rank that must report to the user.
   std::function<void(const std::string& message, bool must_report)> on_failure;
   double leave_s = 5;
 };
 
-/// Another rank has failed and has reported why: the rank that catches this error ends without a message of its own.
-struct PeerFailed : CommError {
-  PeerFailed() : CommError("another rank has failed") {}
-};
-
-/// Posts the record that stops a run. `store` must be the run's own. True for the first caller, who must report to the
-/// user.
-bool post_failure(const Store& store, const std::string& message);
-/// Whether a failure has been posted.
-bool has_failed(const Store& store);
-/// The last activity that a rank posted, as " (last reported activity: ...)"; empty if unknown.
-std::string last_activity(const Store& store, int rank);
+/// The last activity that a rank of this host showed, as " (last reported activity: ...)"; empty if unknown.
+std::string last_activity(const HostBoard& board, int rank);
 
 class Watch {
  public:
-  /// Returns when all ranks have arrived. Throws CommError with the missing ranks after timeout_s. Heartbeats are
-  /// stored under `name`; the failure record is stored once for the whole run.
+  /// Returns when all ranks have arrived. Throws CommError with the missing ranks after timeout_s. They meet under
+  /// `name`; the heartbeats and the failure record are stored once for the whole run. `store` must be the run's own,
+  /// and is used by the thread that constructs and leaves the Watch.
   Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s, WatchOptions options);
   ~Watch();
   Watch(const Watch&) = delete;
@@ -88,38 +89,41 @@ class Watch {
   std::string wait_for_cause(double patience_s);
 
  private:
-  struct Peer {
-    std::string identity, activity, beat;
-    double still_s = 0;
-    int gone_ticks = 0;
-    bool left = false;
-  };
-
   void run();
   void tick(double elapsed_s);
-  void beat();
-  std::vector<int> watched_ranks() const;
-  void look_at_peers(double elapsed_s);
-  std::string describe_failure(int rank, Peer& peer) const;
+  void look_at_previous_rank(double elapsed_s);
+  void ask_store();
+  void hear(const Answer& answer);
+  std::string describe_failure(double elapsed_s);
   std::string find_dead_rank() const;
+  std::optional<bool> claim_report(const std::string& message) const;
+  void report(const std::string& message);
+  void report_lost_store(const std::string& reason);
   void fail(const std::string& message, bool must_report);
   std::string others() const;
 
   const Store record_, store_;
   const int rank_, world_size_;
   const WatchOptions options_;
-  const std::string identity_;
+  const std::shared_ptr<HostBoard> board_;
+  const int position_;  // of this rank on the board
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string activity_;
   std::optional<std::string> failure_;
   std::optional<bool> must_report_;
-  std::map<int, Peer> peers_;
   ProcessWatcher processes_;  // used on the watch's thread; only wake() is called from others
-  bool suspicious_ = false, stop_ = false, called_ = false;
-  int64_t beats_ = 0;
-  double since_beat_s_ = 0;
+  bool stop_ = false, called_ = false;
+
+  // Used on the watch's thread only.
+  std::shared_ptr<HostLeader> leader_;  // once this rank has led
+  std::future<Answer> answer_;          // of the store, while a request is under way
+  int previous_ = -1;                   // position of the rank that this one watches; -1: there is none
+  Heartbeat previous_heartbeat_{};
+  bool has_ended_ = false;  // its process may have ended
+  double gone_s_ = 0;       // how long that process has been gone
+  double since_beat_s_ = 0, since_asked_s_ = 0;
   std::thread thread_;
 };
 

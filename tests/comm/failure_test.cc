@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "launch/host_board.h"
 #include "launch/watch.h"
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
@@ -93,7 +94,7 @@ TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
   EXPECT_THROW(run_ranks(3,
                          [&](Rendezvous rendezvous, int rank) {
                            if (rank == 1) {
-                             const Watch watch(rendezvous.store, "comm/0", rank, 3, 60, {.heartbeats = false});
+                             const Watch watch(rendezvous.store, "comm/0", rank, 3, 60, {});
                              throw ConfigError("UCX failed while starting");
                            }
                            Comm comm(line(3), rank, rendezvous, {.connect_timeout_s = 50});
@@ -107,7 +108,7 @@ TEST(Failure, UnconnectedRankIsNamed) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     const auto connect_ranks = [&] { Comm comm(line(2), rank, rendezvous, {.connect_timeout_s = 0.3}); };
     if (rank == 0) return void(message = message_of<CommError>(connect_ranks));
-    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
+    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {});
     std::this_thread::sleep_for(std::chrono::seconds(1));
   });
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not finish connecting to the ", "within 0.3 s"}));
@@ -124,7 +125,7 @@ TEST(Failure, GlooConnectsWithinMeetTimeout) {
       comm.barrier(kOverData).wait();
     };
     if (rank == 0) return void(message = message_of<CommError>(send));
-    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
+    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {});
     const Store introductions = rendezvous.store.under("comm/0/introductions");
     call_roll(watch.roll_call(introductions, 60), R"(["here", "its transport is gloo", 0])",
               [](const auto&) { return ""; });
@@ -285,7 +286,7 @@ std::string message_after(double beat_s, double seconds_s) {
   const Store store = Store::in_process();
   std::mutex mutex;
   std::string reported;
-  WatchOptions options{.period_s = 0.02, .beat_s = beat_s, .silence_s = 0.1};
+  WatchOptions options{.period_s = 0.02, .beat_s = beat_s, .silence_s = 0.1, .board = HostBoard::join(store, 2)};
   options.on_failure = [&](const std::string& message, bool) {
     const std::lock_guard lock(mutex);
     reported += message;
@@ -311,12 +312,13 @@ TEST(Failure, SeldomHeartbeatsAreNoSilence) {
 // Rank 2 watches rank 1 and leaves. Rank 3 then watches rank 1, which posts heartbeats too seldom.
 TEST(Failure, ASilentRankIsFoundAlthoughItsWatcherHasLeft) {
   const Store store = Store::in_process();
+  const auto board = HostBoard::join(store, 4);
   std::mutex mutex;
   std::vector<std::string> reports;
   std::vector<std::unique_ptr<Watch>> watches(4);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
-    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 0.5 : 0.02, .silence_s = 0.1};
+    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 0.5 : 0.02, .silence_s = 0.1, .board = board};
     options.on_failure = [&](const std::string& message, bool must_report) {
       const std::lock_guard lock(mutex);
       if (must_report) reports.push_back(message);
@@ -324,6 +326,8 @@ TEST(Failure, ASilentRankIsFoundAlthoughItsWatcherHasLeft) {
     threads.emplace_back([&, rank, options] {
       watches[static_cast<size_t>(rank)] = std::make_unique<Watch>(store, "watch", rank, 4, 60, options);
     });
+    // The ranks enter in order: each watches the one that entered before it.
+    while (board->find(rank) < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (std::thread& thread : threads) thread.join();
   watches[2]->leave(true);

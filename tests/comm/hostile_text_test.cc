@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "launch/rendezvous.h"
 #include "comm/thread_ranks.h"
+#include "launch/host_board.h"
+#include "launch/process.h"
+#include "launch/rendezvous.h"
 #include "launch/watch.h"
 #include "tests/support/says.h"
 
@@ -33,13 +35,13 @@ TEST(HostileText, FailureDuringRunIsEscaped) {
   {
     std::mutex mutex;
     std::condition_variable changed;
-    WatchOptions options{.period_s = 0.02, .heartbeats = false};
+    WatchOptions options{.period_s = 0.02};
     options.on_failure = [&](const std::string& message, bool) {
       const std::lock_guard lock(mutex);
       reported = message;
       changed.notify_all();
     };
-    std::thread other([&] { Watch(store, "run", 1, 2, 5, {.heartbeats = false}); });
+    std::thread other([&] { Watch(store, "run", 1, 2, 5, {}); });
     Watch watch(store, "run", 0, 2, 5, options);
     other.join();
     post_failure(store, kHostile + std::string(1 << 20, 'x'));
@@ -52,9 +54,9 @@ TEST(HostileText, FailureDuringRunIsEscaped) {
 
 TEST(HostileText, ActivityIsEscaped) {
   const Store store = Store::in_process();
-  store.set("watch/1", "run");
-  store.set("run/alive/1", "machine 1 2\n7\n" + kHostile + std::string(10000, 'x'));
-  const std::string shown = last_activity(store, 1);
+  const auto board = HostBoard::join(store, 2);
+  board->set_activity(board->enter(store, 1, process_identity()), kHostile + std::string(10000, 'x'));
+  const std::string shown = last_activity(*board, 1);
   EXPECT_TRUE(says(shown, {"last reported activity: " + kEscaped, "bytes omitted"}));
   EXPECT_LT(shown.size(), 500u);
 }

@@ -69,14 +69,15 @@ uint64_t order_of_sums(Comm& comm) {
     // Only rank 1 waits for the dead rank.
     if (scene == "chain" && rank > 0) comm.recv(tensor, kOverData, rank - 1).wait();
     const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain" ||
-                       scene == "server";
+                       scene == "server" || scene == "stopped server";
     for (int step = 0; fails || scene == "sleep"; ++step) {
       comm.set_activity(fmt::format("step {}", step));
-      if (rank == (scene == "chain" || scene == "server" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
+      const bool is_rank_0 = scene == "chain" || scene == "server" || scene == "stopped server";
+      if (rank == (is_rank_0 ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
         // Two heartbeats, so that the other ranks know this step.
         if (scene == "stop" || scene == "server" || apart) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
         if (scene == "kill" || scene == "chain" || scene == "server") raise(SIGKILL);
-        if (scene == "stop") raise(SIGSTOP);
+        if (scene == "stop" || scene == "stopped server") raise(SIGSTOP);
         if (scene == "exit") _exit(3);
         if (scene == "throw") {
           if (comm.abort("rank 1: disk full")) fmt::print(stderr, "error: rank 1: disk full\n");
@@ -200,6 +201,15 @@ TEST(Spawn, TheStoreMayDieWithTheRankThatServesIt) {
   EXPECT_EQ(program.exit_code(), 1) << program.output();
   EXPECT_TRUE(says(program.output(), {"error: rank 0 died: its process", "and with it the store that it served"}));
   EXPECT_EQ(times(program.output(), "error: rank 0 died"), 1) << program.output();
+}
+
+// A store whose process is stopped accepts requests and never answers.
+TEST(Spawn, TheStoreMayStopWithTheRankThatServesIt) {
+  const std::string port = std::to_string(Store::serve(0, 5).port());
+  Program program(play("Launcher"), {{"SCENE", "stopped server"}, {"RANKS", "3"}, {"ORTHANT_TEST_PORT", port}});
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"error: rank 0 has sent no heartbeat for", "is stopped", "activity: step 3"}));
+  EXPECT_EQ(times(program.output(), "error: rank 0"), 1) << program.output();
 }
 
 TEST(Spawn, ARankThatServesTheStoreLeavesLast) {

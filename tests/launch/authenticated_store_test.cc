@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "launch/c10d_store.h"
+#include "launch/host_board.h"
 #include "launch/launch.h"
 #include "launch/roll_call.h"
 #include "launch/run_claim.h"
@@ -127,7 +128,7 @@ void overwrite_values(const Store& stranger) {
   }
 }
 
-// Two ranks watch each other during the attack. Returns the failures that they detected.
+// Two ranks on two hosts watch each other during the attack. Returns the failures that they detected.
 std::vector<std::string> failures_under(const std::string& secret, void (*attack)(const Store& stranger)) {
   const Store server = Store::serve(0, 5);
   std::mutex mutex;
@@ -136,7 +137,10 @@ std::vector<std::string> failures_under(const std::string& secret, void (*attack
   const auto run = [&](int rank) {
     const Store store = claim_rank(server.clone(), rank_of(rank, secret), "seed = 7", 5);
     Watch watch(store, "comm/0", rank, 2, 5,
-                {.period_s = 0.05, .beat_s = 10, .on_failure = [&](const std::string& message, bool) {
+                {.period_s = 0.05,
+                 .beat_s = 10,
+                 .board = HostBoard::join(store, 2, fmt::format("host {}", rank)),
+                 .on_failure = [&](const std::string& message, bool) {
                    const std::lock_guard lock(mutex);
                    failures.push_back(message);
                  }});
@@ -147,6 +151,7 @@ std::vector<std::string> failures_under(const std::string& secret, void (*attack
   };
   std::thread one(run, 1), zero(run, 0);
   while (watching < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // both have posted a heartbeat
   attack(Store::join("127.0.0.1", server.port(), 5));
   ++watching;
   one.join(), zero.join();

@@ -9,7 +9,7 @@ import time
 
 from orthant_process import HANG_S, STOP_S, ProcessTest, main, state_of, text
 
-HEARD_S = 1.5  # seconds after which other ranks know a rank's activity: heartbeats report it twice a second
+HEARD_S = 1.5  # seconds after which the run is surely in the activity that the test expects
 
 
 def stages(schedule, ranks):

@@ -1,0 +1,116 @@
+#include "launch/host_leader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/terminal_text.h"
+#include "base/text.h"
+#include "launch/failure_record.h"
+
+namespace orthant {
+namespace {
+
+// Value: the leader's rank, the number of ranks on the host, a number that changes, and the leader's activity.
+std::string host_key(int host) { return fmt::format("host/{}", host); }
+constexpr const char* kLeft = "left";  // the value after all ranks of the host have ended their run
+
+int64_t number_in(const std::string& text) {
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace
+
+void Heartbeat::see(int64_t beat, double elapsed_s) {
+  still_s_ = beat == beat_ ? still_s_ + elapsed_s : 0;
+  beat_ = beat;
+}
+
+std::string readable_activity(const std::string& posted) {
+  constexpr size_t kMostBytes = 300;
+  return escape_for_terminal(posted, kMostBytes);
+}
+
+std::string during(const std::string& activity) {
+  return activity.empty() ? "" : fmt::format(" (last reported activity: {})", activity);
+}
+
+HostLeader::HostLeader(const Store& store, std::shared_ptr<HostBoard> board, int rank, const HostPatience& patience)
+    : store_(store), board_(std::move(board)), rank_(rank), patience_(patience), since_beat_s_(patience.beat_s) {}
+
+Answer HostLeader::inquire(double elapsed_s) {
+  if (!connection_) connection_ = store_.clone();
+  if (auto posted = find_failure(connection_)) return {.posted = std::move(posted)};
+  if (!board_) return {};
+  if (num_hosts_ == 0) num_hosts_ = HostBoard::num_hosts(connection_);
+  return {.problem = num_hosts_ == 1 ? "" : look_at_hosts(elapsed_s)};
+}
+
+void HostLeader::leave(const Store& store, const HostBoard& board) { store.set(host_key(board.host()), kLeft); }
+
+void HostLeader::beat() {
+  const int position = board_->find(rank_);
+  connection_.set(host_key(board_->host()), fmt::format("{}\n{}\n{}\n{}", rank_, board_->num_ranks(),
+                                                        board_->heartbeat(position), board_->activity(position)));
+}
+
+// The host before this one that has not left; all others while a rank of this host is suspicious.
+std::vector<int> HostLeader::watched_hosts() const {
+  std::vector<int> watched;
+  for (int distance = 1; distance < num_hosts_; ++distance) {
+    const int host = (board_->host() - distance + num_hosts_) % num_hosts_;
+    const auto known = hosts_.find(host);
+    if (known != hosts_.end() && known->second.left) continue;
+    watched.push_back(host);
+    if (!board_->is_suspicious()) break;
+  }
+  return watched;
+}
+
+std::string HostLeader::look_at_hosts(double elapsed_s) {
+  since_beat_s_ += elapsed_s;
+  if (since_beat_s_ >= patience_.beat_s) beat(), since_beat_s_ = 0;
+  std::vector<int> watched = watched_hosts();
+  // A host posts its first heartbeat a moment after the start of its Watch. A request for a key that does not exist
+  // waits.
+  for (const int host : watched) {
+    Host& known = hosts_[host];
+    if (!known.has_posted && !(known.has_posted = connection_.has(host_key(host)))) known.heartbeat.see(0, elapsed_s);
+  }
+  std::vector<std::string> keys;
+  for (const int host : watched) {
+    if (hosts_[host].has_posted) keys.push_back(host_key(host));
+  }
+  const auto posted = keys.empty() ? std::vector<std::string>() : connection_.get_all(keys);
+  auto next = posted.begin();
+  for (const int host : watched) {
+    if (hosts_[host].has_posted) read(host, *next++, elapsed_s);
+    if (std::string problem = describe_failure(hosts_[host]); !problem.empty()) return problem;
+  }
+  return "";
+}
+
+void HostLeader::read(int host, const std::string& posted, double elapsed_s) {
+  Host& known = hosts_[host];
+  known.left = posted == kLeft;
+  const auto lines = split(posted, '\n');
+  if (known.left || lines.size() < 4) return;
+  const int64_t leader = number_in(lines[0]), num_ranks = number_in(lines[1]);
+  known.name = num_ranks == 1 ? fmt::format("rank {}", leader)
+                              : fmt::format("the host of rank {} and {}", leader, counted(num_ranks - 1, "other rank"));
+  known.activity = lines[3];
+  known.heartbeat.see(number_in(lines[2]), elapsed_s);
+}
+
+std::string HostLeader::describe_failure(const Host& host) const {
+  const double patience_s = board_->is_suspicious() ? std::min(patience_.silence_s, patience_.suspicion_s)
+                                                    : std::max(patience_.silence_s, kMissedBeats * patience_.beat_s);
+  if (host.left || host.heartbeat.still_s() < patience_s) return "";
+  return fmt::format("{} has sent no heartbeat for {:.0f} s{}", host.name, host.heartbeat.still_s(),
+                     during(readable_activity(host.activity)));
+}
+
+}  // namespace orthant

@@ -1,0 +1,85 @@
+// HostLeader: asks the store for all ranks of a host. It reads the failure record, posts the heartbeat of the host, and
+// reads that of the host before it. The hosts form a ring, so of any failed hosts one has a watcher.
+//
+// Growth with H hosts: an inquiry costs one store request, and three more if there are several hosts. While a rank of
+// this host is suspicious, it reads H heartbeats.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/host_board.h"
+#include "launch/store.h"
+
+namespace orthant {
+
+/// A heartbeat that is missed once or twice proves nothing.
+inline constexpr double kMissedBeats = 3;
+
+/// The latest heartbeat of a rank or a host, and how long it has not changed.
+class Heartbeat {
+ public:
+  void see(int64_t beat, double elapsed_s);
+  double still_s() const { return still_s_; }
+
+ private:
+  int64_t beat_ = -1;
+  double still_s_ = 0;
+};
+
+/// An activity that a rank posted, safe to print and cut to 300 bytes.
+std::string readable_activity(const std::string& posted);
+/// " (last reported activity: ...)"; empty if the activity is.
+std::string during(const std::string& activity);
+
+/// Time limits for the heartbeats of other hosts, in seconds.
+struct HostPatience {
+  double beat_s = 0.5;     // how often a host posts its heartbeat
+  double silence_s = 30;   // a host whose heartbeat has not changed for so long has failed
+  double suspicion_s = 3;  // the same while a rank of this host is suspicious
+};
+
+/// The result of an inquiry.
+struct Answer {
+  std::optional<std::string> posted = {};  // the failure record
+  std::string problem = {};                // the failure of another host; empty if there is none
+};
+
+class HostLeader {
+ public:
+  /// `store` must be the run's own. Without a board it reads the failure record only.
+  HostLeader(const Store& store, std::shared_ptr<HostBoard> board, int rank, const HostPatience& patience);
+
+  /// Asks the store over a connection of its own, elapsed_s after the last inquiry.
+  Answer inquire(double elapsed_s);
+  /// Posts that no rank of this host is under a Watch any more.
+  static void leave(const Store& store, const HostBoard& board);
+
+ private:
+  struct Host {
+    Heartbeat heartbeat;
+    std::string name = "another host", activity = {};  // for messages
+    bool has_posted = false, left = false;
+  };
+
+  std::string look_at_hosts(double elapsed_s);
+  void beat();
+  std::vector<int> watched_hosts() const;
+  void read(int host, const std::string& posted, double elapsed_s);
+  std::string describe_failure(const Host& host) const;
+
+  const Store store_;
+  const std::shared_ptr<HostBoard> board_;
+  const int rank_;
+  const HostPatience patience_;
+  Store connection_;   // from the first inquiry on
+  int num_hosts_ = 0;  // likewise
+  std::map<int, Host> hosts_;
+  double since_beat_s_;
+};
+
+}  // namespace orthant
