@@ -168,7 +168,7 @@ PassTimes PassTimer::operation_times(const ColumnOperation& own) const {
       const bool shards_output =
           own.operation.to_stream && stationary_of(sharding_.tensor, linear_shape(own.operation)) == Stationary::output;
       const int64_t k = shards_output ? own.operation.in : own.in,
-                    n = shards_output ? shard(own.out, sharding_.tensor.columns, 0).size() : own.out;
+                    n = shards_output ? shard(own.product_out, sharding_.tensor.columns, 0).size() : own.product_out;
       times.forward.products = product(ProductKind::forward, tokens_, k, n);
       times.input.products = product(ProductKind::input_gradient, tokens_, n, k);
       times.weights.products = product(ProductKind::weight_gradient, n, tokens_, k);

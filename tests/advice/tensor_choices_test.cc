@@ -32,6 +32,7 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
     for (const char* local : {"1", "2", "8"}) {
       const std::vector<std::string> more = {std::string("activation_checkpoint.mode=") + recompute,
                                              std::string("training.local_batch_size=") + local,
+                                             std::string("model.num_key_value_heads=") + (*local == '2' ? "2" : "4"),
                                              "training.dtype=float32", "model.intermediate_size=64"};
       for (const std::string mesh : {"[2,2,1]", "[4,2,1]", "[2,4,1]", "[8,1,1]", "[1,4,2]", "[2,2,2]"}) {
         const std::string kind = mesh.ends_with("1]") ? "2d" : "2.5d";
