@@ -263,18 +263,18 @@ void measure_case(const Case& c, Comm& comm, int turns, const std::string& links
     measures.push_back({"backward_transfer", [&] { alone->backward_messages(); }});
     flops = fmt::format(R"(, "forward_flops": {:.6g})", alone->forward_flops(c.shape));
   }
-  const int64_t before = comm.total_traffic().bytes;
+  const int64_t before = comm.total_traffic().bytes.sent;
   measures[0].step(), measures[1].step();
-  const int64_t sent = comm.total_traffic().bytes - before;
+  const int64_t sent = comm.total_traffic().bytes.sent - before;
   take_turns(comm, measures, turns);
   // The halves do the same work as the layer: outputs are bit-equal. dq may differ in rounding, because the ring adds
   // half of its own block to dq at the end.
   if (alone) {
     const double off = (dq - gradients.dq_BHTD).norm().item<double>() / dq.norm().item<double>();
     ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && off < 2 * c.ring * 0x1p-24, c.ring, c.tokens, off);
-    const int64_t start = comm.total_traffic().bytes;
+    const int64_t start = comm.total_traffic().bytes.sent;
     alone->forward_messages(), alone->backward_messages();
-    ORTHANT_CHECK(comm.total_traffic().bytes - start == sent, sent);
+    ORTHANT_CHECK(comm.total_traffic().bytes.sent - start == sent, sent);
   }
   if (comm.rank() != 0) return;
   std::string times;

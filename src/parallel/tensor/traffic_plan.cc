@@ -71,9 +71,10 @@ class Sender {
     const KeyHeadExchange exchange{heads, plan_.columns};
     if (heads.query == 0 || !exchange.needed()) return;
     const int column = mesh_.coord(rank_, kColumn);
-    const int64_t numbers = is_forward ? exchange.sent_elements(column) : exchange.received_elements(column);
+    Moved numbers{exchange.sent_elements(column), exchange.received_elements(column)};
+    if (!is_forward) std::swap(numbers.sent, numbers.received);
     add("key heads", name_of(CollectiveKind::all_to_all), kColumn,
-        shape_.sequences * shape_.tokens * numbers * element());
+        shape_.sequences * shape_.tokens * element() * numbers);
   }
 
   // The embedding, whose table has `table_rows` rows in this column.
@@ -118,7 +119,7 @@ class Sender {
   struct Sent {
     CollectiveKind kind;
     std::string axis;
-    int64_t bytes;
+    Moved bytes;
   };
   struct Known {
     AxisRedistribution move;
@@ -142,7 +143,7 @@ class Sender {
     return shapes;
   }
 
-  void add(const char* what, std::string_view collective, const std::string& axis, int64_t bytes) {
+  void add(const char* what, std::string_view collective, const std::string& axis, const Moved& bytes) {
     if (mesh_.axis_size(axis) == 1) return;
     for (Messages& known : messages_) {
       if (known.what != what || known.collective != collective || known.axis != axis) continue;
@@ -166,7 +167,7 @@ class Sender {
     Layout before = m.from;
     for (const Collective& step : redistribute(mesh_, m.from, m.to, m.shape, element_bytes)) {
       if (communicates(step.kind)) {
-        sent.push_back({step.kind, step.axis, bytes_sent(mesh_, step, before, m.shape, element_bytes, rank_)});
+        sent.push_back({step.kind, step.axis, bytes_moved(mesh_, step, before, m.shape, element_bytes, rank_)});
       }
       before = step.after;
     }
@@ -177,7 +178,7 @@ class Sender {
               int64_t element_bytes) {
     const int size = mesh_.axis_size(axis), place = (mesh_.coord(rank_, axis) - root + size) % size;
     const int64_t extents[] = {elements};
-    add(what, name_of(kind), axis, elements_sent(kind, size, place, extents) * element_bytes);
+    add(what, name_of(kind), axis, element_bytes * elements_moved(kind, size, place, extents));
   }
 
   const TensorPlan& plan_;

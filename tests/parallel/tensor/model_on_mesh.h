@@ -161,7 +161,7 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
     for (const Messages& m : messages) {
       Traffic& sum = all[{m.axis, m.collective}];
       sum.calls += m.calls * times;
-      sum.bytes += m.bytes * times;
+      sum.bytes += times * m.bytes;
     }
   };
   add(traffic.block_forward, a.num_hidden_layers);
