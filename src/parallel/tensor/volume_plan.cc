@@ -48,7 +48,9 @@ TensorVolume count_received_elements(const TensorPlan& plan, const LinearShape& 
     elements.backward += (output ? 2 : 1 + split) * moved;
   }
   const KeyHeadExchange exchange{linear.heads, plan.columns};
-  if (linear.heads.query > 0 && exchange.needed()) {
+  // A mesh whose columns do not divide the query heads is refused. Its volume is listed without an exchange.
+  const bool is_legal = linear.heads.query > 0 && linear.heads.query % plan.columns == 0;
+  if (is_legal && exchange.needed()) {
     double received = 0;
     for (int column = 0; column < plan.columns; ++column) {
       received += static_cast<double>(exchange.received_elements(column)) / columns;
