@@ -7,8 +7,8 @@
 // --cuts lists layouts ulysses x ring. Ulysses is innermost: if its size is the number of ranks per host, its groups
 // are the hosts. Rings go through all hosts, with zigzag placement. --tokens is the number of tokens per rank, of one
 // sequence in float32. The measured steps take turns, each from a barrier to the end of the slowest rank; results are
-// medians. A link rate is that of 4 MiB that every rank sends at the same time, to the next rank on its host or on the
-// next host.
+// medians. --own-block 1 times the rank's own block of a ring alone instead. A link rate is that of 4 MiB that every
+// rank sends at the same time, to the next rank on its host or on the next host.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -123,6 +123,25 @@ class Alone {
     }
     return dq;
   }
+  /// This rank's own block in one causal call, as the ring computes it; or, for comparison, in two causal calls for the
+  /// halves of the block and a full one for late queries and early keys.
+  PartialAttention own_block(bool by_halves) const {
+    const at::Tensor &k = blocks_[own()][0], &v = blocks_[own()][1];
+    if (!by_halves) return attend(AttentionKernel::flash, own_.q, k, v, tiles_[own()], {scale_});
+    PartialAttention all = attend(AttentionKernel::flash, own_.q, k, v, halves(), {scale_});
+    merge_partial_attention(all, attend(AttentionKernel::flash, own_.q, k, v, rectangle(), {scale_}));
+    return all;
+  }
+  at::Tensor own_block_backward(const PartialAttention& all, bool by_halves) const {
+    const auto gradients = [&](const std::vector<AttentionTile>& tiles) {
+      return attend_backward(AttentionKernel::flash, own_.dout, own_.q, blocks_[own()][0], blocks_[own()][1],
+                             all.out_BHTD, all.lse_BHT, tiles, {scale_});
+    };
+    if (!by_halves) return gradients(tiles_[own()]).dq_BHTD;
+    const AttentionGradients squares = gradients(halves()), rest = gradients(rectangle());
+    squares.dk_BKSD.add_(rest.dk_BKSD), squares.dv_BKSD.add_(rest.dv_BKSD);
+    return squares.dq_BHTD.add_(rest.dq_BHTD);
+  }
   void forward_messages() const {
     visit_blocks({comm_, kBoth, 0}, ring_, blocks_[0], [&](int) { return at::empty_like(blocks_[0]); },
                  [](int, const at::Tensor&) {});
@@ -143,6 +162,22 @@ class Alone {
   }
 
  private:
+  size_t own() const { return static_cast<size_t>(ring_.index); }
+  std::vector<AttentionTile> halves() const {
+    const int64_t all = own_.q.size(2), half = all / 2;
+    return {{.sequence = -1, .query_end = half, .key_end = half, .kind = AttentionTile::causal},
+            {.sequence = -1,
+             .query_begin = half,
+             .query_end = all,
+             .key_begin = half,
+             .key_end = all,
+             .kind = AttentionTile::causal}};
+  }
+  std::vector<AttentionTile> rectangle() const {
+    const int64_t all = own_.q.size(2), half = all / 2;
+    return {{.sequence = -1, .query_begin = half, .query_end = all, .key_end = half, .kind = AttentionTile::full}};
+  }
+
   const Inputs& own_;
   Comm& comm_;
   const Ring ring_;
@@ -179,6 +214,33 @@ void take_turns(Comm& comm, std::vector<Measure>& measures, int turns) {
   }
 }
 
+/// Times the rank's own block alone, by one causal call and by halves, and prints a line of JSON.
+void measure_own_block(const Case& c, Comm& comm, int turns) {
+  const Inputs own(c, comm.rank());
+  Microbatch batch;
+  batch.sequence_length = c.length();
+  const Alone alone(c, comm, batch, own);
+  const std::array<const char*, 2> names = {"one_call", "halves"};
+  std::array<PartialAttention, 2> results;
+  std::array<at::Tensor, 2> gradients;
+  std::vector<Measure> measures;
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    measures.push_back({std::string(names[i]) + "_forward", [&, i] { results[i] = alone.own_block(i == 1); }});
+    measures.push_back(
+        {std::string(names[i]) + "_backward", [&, i] { gradients[i] = alone.own_block_backward(results[i], i == 1); }});
+  }
+  take_turns(comm, measures, turns);
+  const double off = (gradients[1] - gradients[0]).norm().item<double>() / gradients[0].norm().item<double>();
+  ORTHANT_CHECK(off < 1e-5, off);
+  if (comm.rank() != 0) return;
+  std::string times;
+  for (Measure& m : measures) times += fmt::format(R"(, "{}_ms": {:.4f})", m.name, 1e3 * quantile(m.times_s, 0.5));
+  fmt::print(R"({{"own_block": "{}x{}", "tokens": {}{}}})"
+             "\n",
+             c.ulysses, c.ring, c.tokens, times);
+  std::fflush(stdout);
+}
+
 void measure_case(const Case& c, Comm& comm, int turns, const std::string& links) {
   const Inputs own(c, comm.rank());
   Microbatch batch;
@@ -201,18 +263,18 @@ void measure_case(const Case& c, Comm& comm, int turns, const std::string& links
     measures.push_back({"backward_transfer", [&] { alone->backward_messages(); }});
     flops = fmt::format(R"(, "forward_flops": {:.6g})", alone->forward_flops(c.shape));
   }
-  const int64_t before = comm.total_traffic().bytes;
+  const int64_t before = comm.total_traffic().bytes.sent;
   measures[0].step(), measures[1].step();
-  const int64_t sent = comm.total_traffic().bytes - before;
+  const int64_t sent = comm.total_traffic().bytes.sent - before;
   take_turns(comm, measures, turns);
   // The halves do the same work as the layer: outputs are bit-equal. dq may differ in rounding, because the ring adds
   // half of its own block to dq at the end.
   if (alone) {
     const double off = (dq - gradients.dq_BHTD).norm().item<double>() / dq.norm().item<double>();
     ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && off < 2 * c.ring * 0x1p-24, c.ring, c.tokens, off);
-    const int64_t start = comm.total_traffic().bytes;
+    const int64_t start = comm.total_traffic().bytes.sent;
     alone->forward_messages(), alone->backward_messages();
-    ORTHANT_CHECK(comm.total_traffic().bytes - start == sent, sent);
+    ORTHANT_CHECK(comm.total_traffic().bytes.sent - start == sent, sent);
   }
   if (comm.rank() != 0) return;
   std::string times;
@@ -236,14 +298,27 @@ void measure(const Settings& settings, Comm& comm) {
       if (parts.size() != 2) throw ConfigError("--cuts " + cut + ": ulysses x ring, like 2x1");
       c.ulysses = std::stoi(parts[0]);
       c.ring = std::stoi(parts[1]);
-      measure_case(c, comm, static_cast<int>(settings.number("turns")), links);
+      const int turns = static_cast<int>(settings.number("turns"));
+      if (settings.number("own-block") > 0) {
+        measure_own_block(c, comm, turns);
+      } else {
+        measure_case(c, comm, turns, links);
+      }
     }
   }
 }
 
 int run(int argc, char** argv) {
-  const Settings settings(argc, argv, {{"ranks", "2"}, {"transport", "auto"}, {"cuts", "1x2"}, {"tokens", "512"},
-                                       {"heads", "8"}, {"key-heads", "2"}, {"head-dim", "64"}, {"turns", "5"}});
+  const Settings settings(argc, argv,
+                          {{"ranks", "2"},
+                           {"transport", "auto"},
+                           {"cuts", "1x2"},
+                           {"tokens", "512"},
+                           {"heads", "8"},
+                           {"key-heads", "2"},
+                           {"head-dim", "64"},
+                           {"turns", "5"},
+                           {"own-block", "0"}});
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure(settings, comm); },
                           [](const Launch& launch) {

@@ -117,9 +117,9 @@ class Case {
 };
 
 int64_t sent_by(Comm& comm, const std::function<void()>& step) {
-  const int64_t before = comm.total_traffic().bytes;
+  const int64_t before = comm.total_traffic().bytes.sent;
   step();
-  return comm.total_traffic().bytes - before;
+  return comm.total_traffic().bytes.sent - before;
 }
 
 void measure(const Settings& settings, Comm& comm) {

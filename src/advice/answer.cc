@@ -155,7 +155,8 @@ std::string change_text(const Plan& plan) {
          "--search find a layout";
 }
 
-// The bytes that the busiest rank sends in a step, and how many of them over which axis.
+// The bytes that the busiest rank sends in a step, and how many of them over which axis. If some rank receives more,
+// the largest number received too.
 std::string sent_text(const Plan& plan) {
   const std::vector<int64_t> sent = plan.communication_bytes();
   const auto busiest = static_cast<size_t>(std::ranges::max_element(sent) - sent.begin());  // its class
@@ -165,8 +166,12 @@ std::string sent_text(const Plan& plan) {
   for (const auto& [axis, bytes] : by_axis) {
     if (bytes > 0) parts.push_back(fmt::format("{} over {}", format_bytes(static_cast<double>(bytes)), axis));
   }
-  return fmt::format("{} in a step by the busiest rank{}", format_bytes(static_cast<double>(sent[busiest])),
-                     parts.size() > 1 ? ": " + join(parts, ", ") : "");
+  const int64_t received = std::ranges::max(plan.received_bytes());
+  const std::string more = received > sent[busiest]
+                               ? fmt::format("; a rank receives up to {}", format_bytes(static_cast<double>(received)))
+                               : "";
+  return fmt::format("{} in a step by the busiest rank{}{}", format_bytes(static_cast<double>(sent[busiest])),
+                     parts.size() > 1 ? ": " + join(parts, ", ") : "", more);
 }
 
 }  // namespace

@@ -78,11 +78,13 @@ std::string explain_memory(const Plan& plan) {
 
 std::string explain_communication(const Plan& plan) {
   if (plan.communication.empty()) return "  none\n";
-  std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"what", "collective", "axis", "calls", "bytes sent by a rank", "received"}};
   for (const CommunicationEntry& entry : plan.communication) {
     const std::string buckets = entry.buckets > 0 ? fmt::format(", {}", counted(entry.buckets, "bucket")) : "";
     rows.push_back({entry.what + buckets, entry.collective, entry.axis,
-                    fmt::format("{}", std::ranges::max(entry.calls)), grouped(std::ranges::max(entry.bytes))});
+                    fmt::format("{}", std::ranges::max(entry.calls)), grouped(std::ranges::max(entry.bytes)),
+                    grouped(std::ranges::max(entry.received))});
   }
   return text_table(rows);
 }

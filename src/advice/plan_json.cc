@@ -32,18 +32,20 @@ Json memory_json(const MemoryBytes& m) {
 // Adds one entry for each rank, in contrast to add_classes().
 void add_ranks(Json& out, const Plan& plan) {
   out["per_rank"] = Json::array();
-  const std::vector<int64_t> sent = plan.communication_bytes();
+  const std::vector<int64_t> sent = plan.communication_bytes(), received = plan.received_bytes();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const auto at = static_cast<size_t>(plan.classes.of(rank));
     out["per_rank"].push_back({{"rank", rank},
                                {"sequences", plan.data_shard(rank).sequences.size()},
-                               {"communication_bytes", sent[static_cast<size_t>(plan.classes.of(rank))]},
+                               {"communication_bytes", sent[at]},
+                               {"received_bytes", received[at]},
                                {"memory_bytes", memory_json(plan.memory_of(rank))}});
   }
 }
 
 void add_classes(Json& out, const Plan& plan) {
   out["classes"] = Json::array();
-  const std::vector<int64_t> sent = plan.communication_bytes();
+  const std::vector<int64_t> sent = plan.communication_bytes(), received = plan.received_bytes();
   for (int index = 0; index < plan.classes.count(); ++index) {
     const int rank = plan.classes.first_rank(index);
     const MemoryBytes& m = plan.memory[static_cast<size_t>(index)];
@@ -58,6 +60,7 @@ void add_classes(Json& out, const Plan& plan) {
                               {"sequences", shard.sequences.size()},
                               {"microbatches", microbatches},
                               {"communication_bytes", sent[static_cast<size_t>(index)]},
+                              {"received_bytes", received[static_cast<size_t>(index)]},
                               {"memory_bytes", memory_json(m)}});
   }
 }
@@ -257,7 +260,8 @@ std::string plan_json(const Plan& plan, const Sections& sections) {
                                     {"axis", entry.axis},
                                     {"buckets", entry.buckets},
                                     {"calls_per_step", entry.calls},
-                                    {"bytes_per_step", entry.bytes}});
+                                    {"bytes_per_step", entry.bytes},
+                                    {"received_bytes_per_step", entry.received}});
   }
   add_schedule(out, plan);
   if (sections.schedule) add_schedule_choices(out, plan);

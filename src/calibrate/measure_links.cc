@@ -93,9 +93,9 @@ std::vector<MeasuredCollective> measure_collectives(Comm& comm, double seconds) 
         comm.recv(other, axes, peer).wait();
         if (comm.rank() == 1) comm.send(full, axes, peer).wait();
       };
-      const int64_t before = comm.total_traffic().bytes;
+      const int64_t before = comm.total_traffic().bytes.sent;
       operation();
-      const auto sent = static_cast<double>(comm.total_traffic().bytes - before);
+      const auto sent = static_cast<double>(comm.total_traffic().bytes.sent - before);
       const double messages = kind == shift ? 2 : 1;
       found.push_back({kind, ranks, sent, time_operation(comm, each, compute, operation) / messages});
     }

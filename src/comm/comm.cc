@@ -1,4 +1,5 @@
-// Checks the arguments of operations, computes the bytes that they send, and starts them on the group over the axes.
+// Checks the arguments of operations, computes the bytes that they send and receive, and starts them on the group over
+// the axes.
 #include "comm/comm.h"
 
 #include <ATen/OpMathType.h>
@@ -39,11 +40,11 @@ void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kShiftTag, tag, kShift
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 
-// Bytes that this rank sends for a sum at `root`.
-int64_t bytes_to_root(CollectiveKind kind, const at::Tensor& tensor, const OpenGroup& group, int root) {
+// Bytes of this rank for an operation on the full tensor whose coordinates count from `root`.
+Moved bytes_of(CollectiveKind kind, const at::Tensor& tensor, const OpenGroup& group, int root = 0) {
   const int place = (group.position - root + group.size()) % group.size();
   const int64_t elements[] = {tensor.numel()};
-  return elements_sent(kind, group.size(), place, elements) * tensor.element_size();
+  return tensor.element_size() * elements_moved(kind, group.size(), place, elements);
 }
 int64_t at_position(std::span<const int64_t> counts, int position) { return counts[static_cast<size_t>(position)]; }
 
@@ -109,10 +110,8 @@ void Comm::prepare(const Axes& axes, at::Device device) { open(axes, device); }
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());
-  const int n = group.size();
-  if (n == 1) return {};
-  const int64_t sent = tensor.numel() + (n - 2) * shard(tensor.numel(), n, group.position).size();
-  return state_->start({&group, "all_reduce", bytes_of(tensor)}, sent * tensor.element_size(),
+  if (group.size() == 1) return {};
+  return state_->start({&group, "all_reduce", bytes_of(tensor)}, bytes_of(CollectiveKind::all_reduce, tensor, group),
                        [&](Group& g) { return g.all_reduce(tensor); });
 }
 
@@ -125,7 +124,7 @@ Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes) {
   const CollectiveKind kind = CollectiveKind::all_reduce_by_tree;
   const int64_t elements[] = {tensor.numel()};
   return state_->start({&group, name_of(kind).data(), bytes_of(tensor)},
-                       elements_sent(kind, n, group.position, elements) * tensor.element_size(),
+                       tensor.element_size() * elements_moved(kind, n, group.position, elements),
                        [&](Group& g) { return g.all_reduce_by_tree(tensor); });
 }
 
@@ -136,7 +135,8 @@ Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, con
   const auto chunks = counts_or_equal(counts, input.numel(), group.size());
   ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
-  return state_->start({&group, "reduce_scatter", bytes_of(input)}, bytes_of(input) - bytes_of(output),
+  return state_->start({&group, "reduce_scatter", bytes_of(input)},
+                       {bytes_of(input) - bytes_of(output), (group.size() - 1) * bytes_of(output)},
                        [&](Group& g) { return g.reduce_scatter(output, input, chunks); });
 }
 
@@ -147,7 +147,8 @@ Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const A
   ORTHANT_CHECK(input.numel() == at_position(shards, group.position), input.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
   const int64_t next = at_position(shards, (group.position + 1) % group.size());
-  return state_->start({&group, "all_gather", bytes_of(output)}, (output.numel() - next) * output.element_size(),
+  return state_->start({&group, "all_gather", bytes_of(output)},
+                       output.element_size() * Moved{output.numel() - next, output.numel() - input.numel()},
                        [&](Group& g) { return g.all_gather(output, input, shards); });
 }
 
@@ -159,8 +160,9 @@ Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const A
   const auto sent = counts_or_equal(input_counts, input.numel(), group.size());
   ORTHANT_CHECK(at_position(received, group.position) == at_position(sent, group.position));
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
-  const int64_t leaving = input.numel() - at_position(sent, group.position);
-  return state_->start({&group, "all_to_all", bytes_of(input)}, leaving * input.element_size(),
+  const int64_t own = at_position(sent, group.position);
+  return state_->start({&group, "all_to_all", bytes_of(input)},
+                       input.element_size() * Moved{input.numel() - own, output.numel() - own},
                        [&](Group& g) { return g.all_to_all(output, input, received, sent); });
 }
 
@@ -169,8 +171,8 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
-  const bool last = group.position == (root + group.size() - 1) % group.size();
-  return state_->start({&group, "broadcast", bytes_of(tensor)}, last ? 0 : bytes_of(tensor),
+  return state_->start({&group, "broadcast", bytes_of(tensor)},
+                       bytes_of(CollectiveKind::broadcast, tensor, group, root),
                        [&](Group& g) { return g.broadcast(tensor, root); });
 }
 
@@ -179,7 +181,7 @@ Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
-  return state_->start({&group, "reduce", bytes_of(tensor)}, bytes_to_root(CollectiveKind::reduce, tensor, group, root),
+  return state_->start({&group, "reduce", bytes_of(tensor)}, bytes_of(CollectiveKind::reduce, tensor, group, root),
                        [&](Group& g) { return g.reduce(tensor, root); });
 }
 
@@ -202,7 +204,7 @@ Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root
   }
   const CollectiveKind kind = root_sum(tensor.is_cuda());
   return state_->start(
-      {&group, name_of(kind).data(), bytes_of(tensor)}, bytes_to_root(kind, tensor, group, root),
+      {&group, name_of(kind).data(), bytes_of(tensor)}, bytes_of(kind, tensor, group, root),
       [&](Group& g) { return g.reduce_in_chunks(tensor, root, {after.pending_.get(), std::move(make)}); });
 }
 
@@ -242,16 +244,16 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     const int peer = transfer.peer;
     ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position, peer, group.size());
     operation.tensor_bytes += bytes_of(transfer.tensor);
-    if (!transfer.receive) operation.sent_bytes += bytes_of(transfer.tensor);
+    (transfer.receive ? operation.bytes.received : operation.bytes.sent) += bytes_of(transfer.tensor);
     if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
   }
-  return state_->start(operation, operation.sent_bytes, [&](Group& g) { return g.exchange(transfers); });
+  return state_->start(operation, operation.bytes, [&](Group& g) { return g.exchange(transfers); });
 }
 
 Work Comm::barrier(const Axes& axes) {
   OpenGroup& group = open(axes);
   if (group.size() == 1) return {};
-  return state_->start({&group, "barrier", 0}, 0, [](Group& g) { return g.barrier(); });
+  return state_->start({&group, "barrier", 0}, {}, [](Group& g) { return g.barrier(); });
 }
 
 std::shared_ptr<void> Comm::keep_advancing() { return state_->engine ? state_->engine->keep_advancing() : nullptr; }

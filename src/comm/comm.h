@@ -22,18 +22,19 @@
 #include "launch/rendezvous.h"
 #include "launch/roll_call.h"
 #include "mesh/axes.h"
+#include "mesh/collective.h"
 #include "mesh/mesh.h"
 
 namespace orthant {
 
 using Counts = std::span<const int64_t>;
 
-/// Calls of one operation, and the bytes that this rank sent for it. The bytes follow the formulas of
-/// mesh/collective.h. Work::wait() checks them against the bytes really sent; NCCL does not report those, so its
-/// operations are not checked.
+/// Calls of one operation, and the bytes that this rank sent and received for it. The bytes follow the formulas of
+/// mesh/collective.h. Work::wait() checks them against the messages of the operation; NCCL does not report those, so
+/// its operations are not checked.
 struct Traffic {
   int64_t calls = 0;
-  int64_t bytes = 0;
+  Moved bytes = {};
   bool operator==(const Traffic&) const = default;
 };
 /// Key: axes joined by "+" in mesh order, and operation, e.g. ("data", "all_reduce").
@@ -66,7 +67,7 @@ struct GroupCall {
   int64_t tensor_bytes = 0;
   /// Rank of the other side of a single send or receive; -1 for other operations.
   int peer = -1;
-  int64_t sent_bytes = 0;
+  Moved bytes = {};
 };
 
 /// An operation in progress. Its tensors must not be touched until wait() returns. Wait for it before its Comm is

@@ -167,7 +167,7 @@ void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   }
 }
 
-Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
+Work CommState::start(const GroupCall& operation, const Moved& bytes,
                       const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
   try {
@@ -177,10 +177,10 @@ Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
   }
   Traffic& counted = traffic[{operation.group->signature, operation.kind}];
   ++counted.calls;
-  counted.bytes += sent_bytes;
+  counted.bytes += bytes;
   work.state_ = shared_from_this();
   work.operation_ = operation;
-  work.operation_.sent_bytes = sent_bytes;
+  work.operation_.bytes = bytes;
   return work;
 }
 
@@ -206,10 +206,11 @@ void CommState::wait(Work& work) {
     fail(work.operation_, brief(error));
   }
   set_waiting(nullptr);
-  // The bytes counted must equal the bytes sent.
-  const int64_t sent = pending->sent_bytes();
-  ORTHANT_CHECK(sent < 0 || sent == work.operation_.sent_bytes, describe(work.operation_), sent,
-                work.operation_.sent_bytes);
+  // The bytes counted must equal those of the messages.
+  const Moved counted = work.operation_.bytes;
+  const std::optional<Moved> moved = pending->moved_bytes();
+  ORTHANT_CHECK(!moved || *moved == counted, describe(work.operation_), moved->sent, counted.sent, moved->received,
+                counted.received);
   exposed_wait_s += seconds_since(start);
   if (blocks) watch->set_activity(activity_);
 }

@@ -33,8 +33,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   /// CUDA device. Both may be open for the same axes. Opening a CPU group needs no communication; opening an NCCL group
   /// of n ranks costs O(n) store requests.
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int channel = 0);
-  /// Starts an operation over a group of at least two ranks and counts `sent_bytes` for it.
-  Work start(const GroupCall& operation, int64_t sent_bytes,
+  /// Starts an operation over a group of at least two ranks and counts `bytes` for it.
+  Work start(const GroupCall& operation, const Moved& bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);

@@ -17,12 +17,13 @@
 
 #include "comm/task.h"
 #include "comm/transport.h"
+#include "mesh/collective.h"
 
 namespace orthant {
 
 class Engine;
 
-/// A Task in progress, the bytes it has sent, and the staging memory of its messages.
+/// A Task in progress, the bytes of its messages, and the staging memory of its messages.
 struct Job {
   std::shared_ptr<void> staging;
   Task task;
@@ -31,7 +32,7 @@ struct Job {
   bool in_background = false;
   bool begun = false;
   std::vector<std::function<void()>> next;  // jobs that begin when this one is done
-  int64_t sent_bytes = 0;
+  Moved moved_bytes;
   std::atomic<bool> done = false;
 };
 

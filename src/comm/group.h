@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "launch/store.h"
+#include "mesh/collective.h"
 
 namespace orthant {
 
@@ -39,8 +41,9 @@ class Pending {
   /// May be called from any thread: makes wait() throw soon. The operation itself may remain blocked; its group must
   /// then be abandoned, not closed.
   virtual void cancel() noexcept = 0;
-  /// Bytes of the messages that this rank has sent for the operation; -1 if the library does not report them.
-  virtual int64_t sent_bytes() const { return -1; }
+  /// Bytes of the messages that this rank has sent and received for the operation; none if the library does not report
+  /// them.
+  virtual std::optional<Moved> moved_bytes() const { return std::nullopt; }
 };
 
 /// A message to or from a position of the group. Size and tag must match on both sides, as for send() and recv().

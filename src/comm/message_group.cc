@@ -28,7 +28,7 @@ class Underway : public Pending {
   bool done() override { return job_->done; }
   bool soon() override { return engine_.soon(*job_); }
   void cancel() noexcept override { engine_.cancel(); }
-  int64_t sent_bytes() const override { return job_->sent_bytes; }
+  std::optional<Moved> moved_bytes() const override { return job_->moved_bytes; }
   Job* job() { return job_.get(); }
 
  private:

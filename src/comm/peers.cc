@@ -1,4 +1,4 @@
-// Posts the messages of one operation on the engine, and counts the bytes sent.
+// Posts the messages of one operation on the engine, and counts their bytes.
 #include "comm/peers.h"
 
 #include <ATen/ops/empty.h>
@@ -13,8 +13,8 @@ Posted Peers::post(int peer, std::span<std::byte> memory, bool send, bool more) 
                                                    .signature = signature.packed(),
                                                    .data = memory.data(),
                                                    .bytes = static_cast<int64_t>(memory.size())});
+  (send ? job_->moved_bytes.sent : job_->moved_bytes.received) += message->bytes;
   if (!send) return engine_->receive(std::move(message));
-  job_->sent_bytes += message->bytes;
   return engine_->send(std::move(message));
 }
 

@@ -85,21 +85,24 @@ Started all_to_all(const Step& step, const at::Tensor& local) {
   const int from = step.what.from_dim, to = step.what.to_dim;
   const auto unsharded = step.unsharded_shape(step.before, from);
   std::vector<int64_t> sent, received;
-  std::vector<at::Tensor> parts;
   std::vector<std::vector<int64_t>> shapes;
   const int64_t mine = step.shard_range(unsharded[static_cast<size_t>(to)], step.position).size();
-  for (int i = 0; i < step.size; ++i) {
-    const Range range = step.shard_range(local.size(to), i);
-    parts.push_back(local.slice(to, range.begin, range.end).reshape(-1));
-    sent.push_back(parts.back().numel());
+  // Shards of the first dim are contiguous in memory, so that they need no copy where they leave or arrive.
+  const at::Tensor leaving = to == 0 ? local.contiguous() : at::empty({local.numel()}, local.options());
+  for (int64_t i = 0, begin = 0; i < step.size; ++i, begin += sent.back()) {
+    const Range range = step.shard_range(local.size(to), static_cast<int>(i));
+    const at::Tensor part = local.slice(to, range.begin, range.end);
+    sent.push_back(part.numel());
+    if (to != 0) leaving.narrow(0, begin, part.numel()).view(part.sizes()).copy_(part);
     shapes.push_back(with_extent(with_extent(unsharded, to, mine), from,
-                                 step.shard_range(unsharded[static_cast<size_t>(from)], i).size()));
+                                 step.shard_range(unsharded[static_cast<size_t>(from)], static_cast<int>(i)).size()));
     received.push_back(volume(shapes.back()));
   }
-  at::Tensor flat = at::empty({volume(with_extent(unsharded, to, mine))}, local.options());
-  const at::Tensor leaving = at::cat(parts);
+  const auto result = with_extent(unsharded, to, mine);
+  at::Tensor flat = at::empty({volume(result)}, local.options());
   return {step.comm.all_to_all(flat, leaving, step.axes, received, sent), [=] {
             (void)leaving;
+            if (from == 0) return flat.view(result);
             auto pieces = flat.split_with_sizes(received);
             for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = pieces[i].view(shapes[i]);
             return at::cat(pieces, from);

@@ -24,8 +24,10 @@ bool batch_divides(const Config& config, const TensorPlan& plan, int64_t data) {
   return plan.rows * plan.depth == 1 || config.training.global_batch_size % num_shards(plan, data) == 0;
 }
 
+// Each column computes attention of an equal number of query heads. It receives the key heads that these read from the
+// columns that have the rows of their weights (key_heads_plan.h).
 bool heads_divide(const Config& config, const TensorPlan& plan) {
-  return config.model.num_key_value_heads % plan.columns == 0;
+  return config.model.num_attention_heads % plan.columns == 0;
 }
 
 // Ulysses distributes the heads of a column over its ranks, so every rank must get one.
@@ -93,7 +95,7 @@ std::optional<Refusal> find_tensor_refusal(const Config& config, const TensorPla
                                            int64_t data) {
   const std::string columns = counted(plan.columns, "column");
   if (!heads_divide(config, plan)) {
-    const std::string key = "model.num_key_value_heads";
+    const std::string key = "model.num_attention_heads";
     return Refusal(fmt::format("{} must divide {}", columns, config.locate(key)), {key},
                    {static_cast<double>(plan.columns)});
   }

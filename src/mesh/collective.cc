@@ -74,42 +74,62 @@ std::string to_string(const Collective& collective) {
   return out + ": " + to_string(collective.after);
 }
 
-int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
-                      int to_dim) {
-  if (axis_size == 1 || !communicates(kind)) return 0;
+Moved elements_moved(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
+                     int to_dim) {
+  if (axis_size == 1 || !communicates(kind)) return {};
   const int64_t elements = volume(extents);
-  if (elements == 0) return 0;
+  if (elements == 0) return {};
   // Elements that coordinate c holds if the axis splits only `dim`.
   const auto part = [&](int dim, int c) {
     check_dim(extents, dim);
     const int64_t extent = extents[static_cast<size_t>(dim)];
-    return elements / extent * shard(extent, axis_size, c % axis_size).size();
+    return elements / extent * shard(extent, axis_size, (c + axis_size) % axis_size).size();
   };
   const auto chunk = [&](int c) { return shard(elements, axis_size, c % axis_size).size(); };
+  const int64_t others = axis_size - 1;
   switch (kind) {
     case CollectiveKind::all_gather:
-      return elements - part(from_dim, coord + 1);
+      return {elements - part(from_dim, coord + 1), elements - part(from_dim, coord)};
     case CollectiveKind::reduce_scatter:
-      return elements - part(to_dim, coord);
-    case CollectiveKind::all_reduce:
-      return elements + (axis_size - 2) * chunk(coord);
-    case CollectiveKind::all_reduce_by_tree:
-      return elements * tree_place(axis_size, coord).tensors_sent();
+      return {elements - part(to_dim, coord), others * part(to_dim, coord)};
+    case CollectiveKind::all_reduce: {
+      const int64_t both = elements + (axis_size - 2) * chunk(coord);
+      return {both, both};
+    }
+    case CollectiveKind::all_reduce_by_tree: {
+      const TreePlace place = tree_place(axis_size, coord);
+      return {elements * place.tensors_sent(), elements * place.tensors_received()};
+    }
     case CollectiveKind::all_to_all: {
+      check_dim(extents, from_dim);
       check_dim(extents, to_dim);
-      const int64_t extent = extents[static_cast<size_t>(to_dim)];
-      return part(from_dim, coord) / extent * (extent - shard(extent, axis_size, coord).size());
+      // The part that coordinate c holds before, without its share of `dim`, which it keeps.
+      const auto without_own = [&](int64_t held, int dim) {
+        const int64_t extent = extents[static_cast<size_t>(dim)];
+        return held / extent * (extent - shard(extent, axis_size, coord).size());
+      };
+      return {without_own(part(from_dim, coord), to_dim), without_own(part(to_dim, coord), from_dim)};
     }
     case CollectiveKind::broadcast:
-      return coord + 1 < axis_size ? elements : 0;
-    case CollectiveKind::reduce:
-      return coord > 0 ? elements : 0;
+      return {coord + 1 < axis_size ? elements : 0, coord > 0 ? elements : 0};
     case CollectiveKind::reduce_in_chunks:
-      return coord > 0 ? elements : axis_size == 2 ? 0 : elements - chunk(0);
+      if (axis_size > 2) {
+        return {coord > 0 ? elements : elements - chunk(0),
+                others * chunk(coord) + (coord > 0 ? 0 : elements - chunk(0))};
+      }
+      [[fallthrough]];
+    case CollectiveKind::reduce:
+      return {coord > 0 ? elements : 0, coord > 0 ? 0 : others * elements};
     default:
       // shift: a coordinate sends its own shard if the axis splits from_dim, otherwise the whole local tensor.
-      return from_dim < 0 ? elements : part(from_dim, coord);
+      if (from_dim < 0) return {elements, elements};
+      return {part(from_dim, coord), part(from_dim, coord - 1)};
   }
+}
+
+int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
+                      int to_dim) {
+  return elements_moved(kind, axis_size, coord, extents, from_dim, to_dim).sent;
 }
 
 int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim,
@@ -139,12 +159,17 @@ int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const in
   return std::max({at(last_large), at(extents[static_cast<size_t>(to_dim)] % axis_size), at(axis_size - 1)});
 }
 
+Moved bytes_moved(const Mesh& mesh, const Collective& collective, const Layout& before,
+                  std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
+  const std::vector<int64_t> extents = local_shape(mesh, without_split(before, collective), global_shape, rank);
+  return element_bytes * elements_moved(collective.kind, mesh.axis_size(collective.axis),
+                                        mesh.coord(rank, collective.axis), extents, collective.from_dim,
+                                        collective.to_dim);
+}
+
 int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
-  const std::vector<int64_t> extents = local_shape(mesh, without_split(before, collective), global_shape, rank);
-  return element_bytes * elements_sent(collective.kind, mesh.axis_size(collective.axis),
-                                       mesh.coord(rank, collective.axis), extents, collective.from_dim,
-                                       collective.to_dim);
+  return bytes_moved(mesh, collective, before, global_shape, element_bytes, rank).sent;
 }
 
 }  // namespace orthant

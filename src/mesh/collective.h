@@ -13,6 +13,15 @@
 //                     coordinate 0; for n = 2 it is a reduce
 // broadcast, reduce and shift send the local tensor, except from the last coordinate (broadcast) or from coordinate 0
 // (reduce). All other kinds send nothing, and so do all kinds if n = 1.
+//
+// Elements received:
+//   all_gather        E - part(c)
+//   reduce_scatter    (n - 1) part(c): every other rank sends its summand of the own shard
+//   all_reduce        the number that it sends
+//   all_to_all        part(c) after the step, minus the part of it that coordinate c held before
+//   reduce_in_chunks  (n - 1) chunk(c), and coordinate 0 in addition E - chunk(0); for n = 2 it is a reduce
+//   broadcast, shift  the tensor of the coordinate before; coordinate 0 of a broadcast receives nothing
+//   reduce            (n - 1) E at coordinate 0, nothing elsewhere
 #pragma once
 
 #include <compare>
@@ -72,10 +81,27 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-/// Messages of one kind that a rank sends: calls of the collective, and bytes over all calls.
+/// Elements or bytes that one rank sends and receives.
+struct Moved {
+  int64_t sent = 0, received = 0;
+
+  /// The larger of both directions, which a link that carries both at the same time needs to finish.
+  int64_t larger() const { return sent > received ? sent : received; }
+  Moved& operator+=(const Moved& more) {
+    sent += more.sent, received += more.received;
+    return *this;
+  }
+  friend Moved operator+(Moved a, const Moved& b) { return a += b; }
+  friend Moved operator-(const Moved& a, const Moved& b) { return {a.sent - b.sent, a.received - b.received}; }
+  friend Moved operator*(int64_t times, const Moved& m) { return {times * m.sent, times * m.received}; }
+  auto operator<=>(const Moved&) const = default;
+};
+
+/// Messages of one kind that a rank sends and receives: calls of the collective, and bytes over all calls.
 struct Messages {
   std::string what, collective, axis;
-  int64_t calls = 0, bytes = 0;
+  int64_t calls = 0;
+  Moved bytes = {};
 
   auto operator<=>(const Messages&) const = default;
 };
@@ -83,7 +109,10 @@ struct Messages {
 /// Text form: "all_to_all over ulysses, dim 0 -> 1: [-, S(ulysses)]".
 std::string to_string(const Collective& collective);
 
-/// Bytes that the rank sends, by the formulas at the top of this file. `before` is the layout before the step.
+/// Bytes that the rank sends and receives, by the formulas at the top of this file. `before` is the layout before the
+/// step. bytes_sent() is the first half.
+Moved bytes_moved(const Mesh& mesh, const Collective& collective, const Layout& before,
+                  std::span<const int64_t> global_shape, int64_t element_bytes, int rank);
 int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank);
 
@@ -91,6 +120,9 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
 /// the axis' split of from_dim.
 int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents,
                       int from_dim = 0, int to_dim = 0);
+/// Elements that it sends and receives.
+Moved elements_moved(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim = 0,
+                     int to_dim = 0);
 /// Maximum of elements_sent() over all coordinates of the axis.
 int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim = 0,
                           int to_dim = 0);

@@ -38,6 +38,8 @@ struct TreePlace {
 
   /// Number of tensors that the position sends: summands, sums and totals.
   int tensors_sent() const { return (parent >= 0 ? subtree : next >= 0) + static_cast<int>(receivers.size()); }
+  /// Number of tensors that the position receives.
+  int tensors_received() const { return subtree - 1 + (previous >= 0) + (source >= 0); }
   /// Number of tensors that the position must hold in addition to its own. A leader replaces its own place in the
   /// subtree by the sum of the blocks before.
   int tensors_held() const { return subtree > 1 || previous >= 0 ? subtree : 0; }

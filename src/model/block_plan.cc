@@ -81,7 +81,8 @@ Operation head_norm(const Architecture& a, int64_t width) {
                  .in = width,
                  .out = width,
                  .statistics = a.num_attention_heads + a.num_key_value_heads,
-                 .additions = 2 * a.head_dim};
+                 .additions = 2 * a.head_dim,
+                 .heads = {a.num_attention_heads, a.num_key_value_heads, a.head_dim}};
   for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
     norm.parameters.push_back(
         {.name = name, .shape = {a.head_dim}, .fused = fused, .role = ParameterRole::head_gain});
@@ -91,16 +92,19 @@ Operation head_norm(const Architecture& a, int64_t width) {
 
 void add_attention(std::vector<Operation>& block, const Architecture& a) {
   const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
+  const AttentionHeads heads{.query = a.num_attention_heads, .key = a.num_key_value_heads, .head_dim = a.head_dim};
   block.push_back(stream_norm(a, "input_layernorm"));
   block.push_back(from_stream(a, "self_attn.qkv_proj",
                               {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
                               a.attention_bias || a.qkv_bias));
+  block.back().heads = heads;
   if (a.qk_norm) block.push_back(head_norm(a, q + 2 * kv));
   block.push_back({.kind = OperationKind::attention,
                    .in = q + 2 * kv,
                    .out = q,
                    .additions = 2 * a.head_dim,
                    .stored = 2,  // rotated queries and keys, and the output
+                   .heads = heads,
                    .parameters = linformer_projections(a)});
   block.push_back(to_stream(a, "self_attn.o_proj", q, a.attention_bias));
 }
@@ -140,6 +144,15 @@ std::vector<Operation> block_operations(const Architecture& a) {
   add_attention(block, a);
   add_mlp(block, a);
   return block;
+}
+
+AttentionHeads heads_made_by(const Architecture& a, const ParameterInfo& parameter) {
+  for (const Operation& operation : block_operations(a)) {
+    if (operation.kind != OperationKind::linear || operation.heads.query == 0) continue;
+    const auto is_same = [&](const ParameterInfo& own) { return parameter.name.ends_with("." + own.name); };
+    if (std::ranges::any_of(operation.parameters, is_same)) return operation.heads;
+  }
+  return {};
 }
 
 double training_flops(const Operation& operation, const Architecture& a, int64_t seq_len) {

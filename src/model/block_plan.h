@@ -28,6 +28,15 @@ namespace orthant {
 /// out on their shards.
 enum class OperationKind { norm, linear, attention, local };
 
+/// Query heads and key heads of attention, each of head_dim elements.
+struct AttentionHeads {
+  int64_t query = 0, key = 0, head_dim = 0;
+
+  /// Elements of a token's queries, keys and values.
+  int64_t elements() const { return (query + 2 * key) * head_dim; }
+  auto operator<=>(const AttentionHeads&) const = default;
+};
+
 /// One operation of a block. Sizes are elements of one token, unsharded.
 struct Operation {
   OperationKind kind;
@@ -38,6 +47,7 @@ struct Operation {
   int64_t statistics = 0;  // numbers of each token that it keeps for backward, in float32 or float64
   int64_t additions = 0;   // that an element passes through in forward and backward, those over keys left out
   int64_t stored = 1;      // tensors that forward stores in the working dtype
+  AttentionHeads heads = {};  // of the attention that reads its output, or that it is; no heads for other operations
   std::vector<ParameterInfo> parameters = {};  // named within the block, matrices before their biases
 
   bool reads_stream() const { return kind == OperationKind::norm || (kind == OperationKind::linear && !to_stream); }
@@ -48,6 +58,9 @@ struct Operation {
 
 /// The operations of every block, in forward order.
 std::vector<Operation> block_operations(const Architecture& a);
+
+/// The heads of the attention that reads the product with this parameter of a model; no heads for other parameters.
+AttentionHeads heads_made_by(const Architecture& a, const ParameterInfo& parameter);
 
 /// FLOPs of one operation to train on one token, forward and backward, by Megatron's convention: a product counts 6 x
 /// its weights. Attention counts 12 T H D (half of that if causal), or 12 K_p (H + K) D with Linformer's K_p summaries.

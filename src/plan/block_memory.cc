@@ -146,6 +146,8 @@ class BackwardTrace {
     const int64_t kept_input = input_belongs_to_attention ? 0 : step.in;
     const int64_t gradient = !step.to_stream ? step.out : b_.has_dropout ? b_.sizes.stream : 0;
     free_unless_for_weights(kept_input + gradient);
+    // W reads the gradient of the product's own output, which replaces that of the exchanged heads.
+    if (splits_ && !step.to_stream) held_.free(step.out - step.product_out);
   }
   // Takes the gradient of the norm's input. Frees the gradients of its output and of the stream after it, and its kept
   // input. The caller may also hold the gradient of the block's output.
@@ -216,11 +218,12 @@ BlockTensors block_tensors(const Sharding& plan, int rank, int64_t sequences) {
     const Operation& operation = own.operation;
     const bool linear = operation.kind == OperationKind::linear, norm = operation.kind == OperationKind::norm;
     b.steps.push_back({.kind = operation.kind,
-                      .to_stream = operation.to_stream,
-                      .in = b.sizes.input_of(own),
-                      .out = operation.to_stream || norm ? b.sizes.stream : row * own.out,
-                      .statistics = b.sizes.statistics_of(own),
-                      .product = linear ? b.product.linears[linears++] : ProductBytes()});
+                       .to_stream = operation.to_stream,
+                       .in = b.sizes.input_of(own),
+                       .out = operation.to_stream || norm ? b.sizes.stream : row * own.out,
+                       .product_out = operation.to_stream ? b.sizes.stream : row * own.product_out,
+                       .statistics = b.sizes.statistics_of(own),
+                       .product = linear ? b.product.linears[linears++] : ProductBytes()});
   }
   return b;
 }
@@ -242,7 +245,7 @@ BlockMemory block_memory(const BlockTensors& b, const Ranges& recomputed) {
   for (size_t i = b.steps.size(); i-- > 0;) {
     if (b.steps[i].kind != OperationKind::linear) continue;
     weights.for_a_while(b.steps[i].product.for_weights);
-    weights.free(b.steps[i].in + b.steps[i].out);
+    weights.free(b.steps[i].in + b.steps[i].product_out);
   }
   memory.weights = weights.most();
   for (const bool holds : {false, true}) {

@@ -57,6 +57,7 @@ struct BlockTensors {
     OperationKind kind;
     bool to_stream;
     int64_t in, out;
+    int64_t product_out = 0;  // of a linear operation, before columns exchange key heads
     int64_t statistics = 0;
     ProductBytes product = {};  // of a linear operation
   };

@@ -27,13 +27,27 @@ GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank
   return {.ranks = ranks, .hosts = hosts};
 }
 
+namespace {
+
+// The bytes by which a collective is timed.
+double timed_bytes(CollectiveKind kind, const Hardware& hardware, int64_t ranks, const Moved& bytes) {
+  if (kind == CollectiveKind::reduce_in_chunks && ranks > 2) return static_cast<double>(bytes.sent);
+  const bool is_sum_into_root = kind == CollectiveKind::reduce || kind == CollectiveKind::reduce_in_chunks;
+  if (is_sum_into_root && !hardware.device.communication_uses_compute) {
+    return static_cast<double>(std::max(bytes.sent, bytes.received / (ranks - 1)));
+  }
+  return static_cast<double>(bytes.larger());
+}
+
+}  // namespace
+
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
-                          int64_t calls, int64_t bytes, Waiting waiting) {
+                          int64_t calls, const Moved& bytes, Waiting waiting) {
   if (calls == 0 || mesh.group_size(axes) == 1) return 0;
   const StepTable& step = hardware.step;
   const auto count = static_cast<double>(calls);
-  double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes),
-                                   static_cast<double>(bytes) / count);
+  const double timed = timed_bytes(kind, hardware, mesh.group_size(axes), bytes);
+  double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes), timed / count);
   if (waiting == Waiting::alone) {
     each += step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
   }

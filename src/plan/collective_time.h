@@ -17,10 +17,12 @@ GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank
 /// software around both.
 enum class Waiting { alone, with_another };
 
-/// Seconds of `calls` calls of a collective that together send `bytes` from the rank; of an all_reduce_by_tree, `bytes`
-/// are those of the tensors. Adds step.call_seconds to each
-/// call that is waited for alone, and shared_call_seconds if ranks share cores.
+/// Seconds of `calls` calls of a collective in which the rank together sends and receives `bytes`. Links carry both
+/// directions at the same time, so the larger one counts. Sums into one rank are exceptions: reduce_in_chunks has a
+/// formula of its own for what the root receives, and on GPUs a reduce is a chain, in which no rank receives more than
+/// one tensor. Of an all_reduce_by_tree, `bytes` are those of the tensors. Adds step.call_seconds to each call that is
+/// waited for alone, and shared_call_seconds if ranks share cores.
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
-                          int64_t calls, int64_t bytes, Waiting waiting = Waiting::alone);
+                          int64_t calls, const Moved& bytes, Waiting waiting = Waiting::alone);
 
 }  // namespace orthant

@@ -26,7 +26,8 @@ std::vector<MatrixUpdate> matrix_updates(const ParameterPlacement& plan, const s
 
 /// Costs of a rank's updates in one step.
 struct MatrixCosts {
-  int64_t calls = 0, bytes = 0;          // of all_to_all over matrix_axes, and the bytes that the rank sends in them
+  int64_t calls = 0, bytes = 0;  // of all_to_all over matrix_axes, and the bytes that the rank sends in them; it
+                                 // receives as many
   std::vector<int64_t> temporary_bytes;  // of the largest update, by stage
 
   auto operator<=>(const MatrixCosts&) const = default;

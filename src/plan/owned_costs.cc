@@ -9,8 +9,8 @@
 namespace orthant {
 namespace {
 
-int64_t sum_elements(int64_t elements, int ranks, int position) {
-  return elements_sent(CollectiveKind::all_reduce, ranks, position, std::array{elements});
+Moved sum_elements(int64_t elements, int ranks, int position) {
+  return elements_moved(CollectiveKind::all_reduce, ranks, position, std::array{elements});
 }
 
 // Sizes that all buckets share.
@@ -33,18 +33,18 @@ BucketCosts bucket_costs(const Sizes& sizes, const GradientBucket& bucket, int r
   if (!shards_optimizer) {
     if (ranks == 1) return costs;
     costs.reduction_buffer = reduction_buffer_bytes(shard(elements, ranks, position).size() * master, ranks);
-    costs.reduction_bytes = sum_elements(elements, ranks, position) * master;
+    costs.reduction_bytes = master * sum_elements(elements, ranks, position);
     return costs;
   }
   const int64_t own = bucket.chunk(position).size();
   if (ranks > 1) {
     costs.reduction_buffer = reduction_buffer_bytes(own * master, ranks);
-    costs.reduction_bytes = (elements - own) * master;
-    costs.gather_bytes = (elements - bucket.chunk((position + 1) % ranks).size()) * element;
+    costs.reduction_bytes = master * Moved{elements - own, (ranks - 1) * own};
+    costs.gather_bytes = element * Moved{elements - bucket.chunk((position + 1) % ranks).size(), elements - own};
   }
   if (copies > 1) {
     costs.copies_buffer = reduction_buffer_bytes(shard(own, copies, copy).size() * master, copies);
-    costs.copies_bytes = sum_elements(own, copies, copy) * master;
+    costs.copies_bytes = master * sum_elements(own, copies, copy);
   }
   return costs;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "mesh/collective.h"
 #include "plan/placement.h"
 
 namespace orthant {
@@ -33,9 +34,9 @@ std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterSh
 struct BucketCosts {
   int64_t reduction_buffer = 0;  // bytes of other ranks' partial sums
   int64_t copies_buffer = 0;     // the same while the rank's chunk is summed over the copies of sharded states
-  int64_t reduction_bytes = 0;   // sent
-  int64_t gather_bytes = 0;      // sent to gather the updated weights
-  int64_t copies_bytes = 0;      // sent to sum the rank's chunk over copies
+  Moved reduction_bytes;
+  Moved gather_bytes;  // to gather the updated weights
+  Moved copies_bytes;  // to sum the rank's chunk over copies
 
   auto operator<=>(const BucketCosts&) const = default;
 };

@@ -65,7 +65,7 @@ double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
   const Waiting waiting = travels_with_others(m) ? Waiting::with_another : Waiting::alone;
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
-         hardware_.step.message_traffic * static_cast<double>(m.bytes) /
+         hardware_.step.message_traffic * static_cast<double>(m.bytes.larger()) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);
 }
 
@@ -168,7 +168,7 @@ PassTimes PassTimer::operation_times(const ColumnOperation& own) const {
       const bool shards_output =
           own.operation.to_stream && stationary_of(sharding_.tensor, linear_shape(own.operation)) == Stationary::output;
       const int64_t k = shards_output ? own.operation.in : own.in,
-                    n = shards_output ? shard(own.out, sharding_.tensor.columns, 0).size() : own.out;
+                    n = shards_output ? shard(own.product_out, sharding_.tensor.columns, 0).size() : own.product_out;
       times.forward.products = product(ProductKind::forward, tokens_, k, n);
       times.input.products = product(ProductKind::input_gradient, tokens_, n, k);
       times.weights.products = product(ProductKind::weight_gradient, n, tokens_, k);
@@ -292,11 +292,11 @@ std::map<ActionKind, double> PassTimer::barriers() const {
                               .ranks = sharding_.mesh.axis_size(kPipeline),
                               .on_gpu = sharding_.config.run.device == "cuda"};
   std::map<CollectiveKind, double> seconds;  // of one call
-  for (const int position : {0, 1}) {        // the root sends less in a sum
+  for (const int position : {0, 1}) {        // the root sends less in a sum, and receives more
     for (const Messages& m : output_traffic(algorithm, make_output_loss(sharding_.config), shape, position)) {
       const CollectiveKind kind = kind_of(m);
       seconds[kind] = std::max(seconds[kind], collective_seconds(sharding_.mesh, hardware_, rank_, kind, {kPipeline}, 1,
-                                                                 m.bytes / m.calls));
+                                                                 {m.bytes.sent / m.calls, m.bytes.received / m.calls}));
     }
   }
   const double broadcast = seconds[CollectiveKind::broadcast], sum = seconds[root_sum(shape.on_gpu)];

@@ -35,6 +35,7 @@ void join_equal_classes(Plan& plan, const std::vector<RankValues>& ranks) {
     for (const CommunicationEntry& entry : plan.communication) {
       costs.push_back(entry.calls[at]);
       costs.push_back(entry.bytes[at]);
+      costs.push_back(entry.received[at]);
     }
     const auto [found, is_new] = known.try_emplace(std::move(costs), static_cast<int>(distinct.size()));
     joined.push_back(found->second);
@@ -46,7 +47,7 @@ void join_equal_classes(Plan& plan, const std::vector<RankValues>& ranks) {
     values.resize(distinct.size());
   };
   keep(plan.memory);
-  for (CommunicationEntry& entry : plan.communication) keep(entry.calls), keep(entry.bytes);
+  for (CommunicationEntry& entry : plan.communication) keep(entry.calls), keep(entry.bytes), keep(entry.received);
 }
 
 // Simulates the step of a plan that has its placement.
@@ -121,6 +122,18 @@ int64_t Plan::calls_of(const CommunicationEntry& entry, int rank) const {
 
 int64_t Plan::bytes_of(const CommunicationEntry& entry, int rank) const {
   return entry.bytes[static_cast<size_t>(classes.of(rank))];
+}
+
+int64_t Plan::received_by(const CommunicationEntry& entry, int rank) const {
+  return entry.received[static_cast<size_t>(classes.of(rank))];
+}
+
+std::vector<int64_t> Plan::received_bytes() const {
+  std::vector<int64_t> sums(memory.size());
+  for (const CommunicationEntry& entry : communication) {
+    for (size_t at = 0; at < sums.size(); ++at) sums[at] += entry.received[at];
+  }
+  return sums;
 }
 
 std::vector<int64_t> Plan::communication_bytes(std::initializer_list<CommunicationKind> kinds) const {

@@ -51,7 +51,7 @@ struct CommunicationEntry {
   std::string axis;
   int64_t buckets = 0;  // buckets whose messages are added up; 0 if the entry is not about buckets
   std::vector<int64_t> calls = {};  // per step, by class of ranks: see Plan::classes
-  std::vector<int64_t> bytes = {};  // sent per step, by class of ranks
+  std::vector<int64_t> bytes = {}, received = {};  // sent, and received, per step, by class of ranks
 };
 
 /// The version of a plan's JSON form, which a run writes to plan.json. docs/plan-json.md describes it.
@@ -75,11 +75,14 @@ struct Plan : ParameterPlacement {
   /// The fraction of row_interval in which the ranks do not compute.
   double bubble() const;
   const MemoryBytes& memory_of(int rank) const { return memory[static_cast<size_t>(classes.of(rank))]; }
-  /// Calls of an entry of `communication` by a rank, and bytes that it sends in them.
+  /// Calls of an entry of `communication` by a rank, and bytes that it sends and receives in them.
   int64_t calls_of(const CommunicationEntry& entry, int rank) const;
   int64_t bytes_of(const CommunicationEntry& entry, int rank) const;
+  int64_t received_by(const CommunicationEntry& entry, int rank) const;
   /// Bytes that a rank of each class sends per step: in all messages, or in those of some kinds.
   std::vector<int64_t> communication_bytes(std::initializer_list<CommunicationKind> kinds = {}) const;
+  /// Bytes that a rank of each class receives per step in all messages.
+  std::vector<int64_t> received_bytes() const;
   /// The largest of communication_bytes().
   int64_t largest_communication_bytes(std::initializer_list<CommunicationKind> kinds = {}) const;
   /// The rank that needs most memory, the lowest of several, and its bytes.

@@ -26,8 +26,12 @@ class CommunicationTable {
       CommunicationEntry& entry = this->entry(
           {.what = when.empty() ? m.what : m.what + ", " + when, .collective = m.collective, .axis = m.axis});
       entry.calls[at] += m.calls * times;
-      entry.bytes[at] += m.bytes * times;
+      add_bytes(entry, at, times * m.bytes);
     }
+  }
+  static void add_bytes(CommunicationEntry& entry, size_t at, const Moved& bytes) {
+    entry.bytes[at] += bytes.sent;
+    entry.received[at] += bytes.received;
   }
   // The entry with these names. A new entry has the kind and the buckets of `like`, and sends nothing.
   CommunicationEntry& entry(const CommunicationEntry& like) {
@@ -36,12 +40,15 @@ class CommunicationTable {
       entries_.push_back(like);
       entries_.back().calls.resize(classes_);
       entries_.back().bytes.resize(classes_);
+      entries_.back().received.resize(classes_);
     }
     return entries_[position->second];
   }
   // Lets a class send what another class sends so far.
   void copy(size_t from, size_t to) {
-    for (CommunicationEntry& entry : entries_) entry.calls[to] = entry.calls[from], entry.bytes[to] = entry.bytes[from];
+    for (CommunicationEntry& entry : entries_) {
+      for (auto* values : {&entry.calls, &entry.bytes, &entry.received}) (*values)[to] = (*values)[from];
+    }
   }
   std::vector<CommunicationEntry> take() { return std::move(entries_); }
 
@@ -131,7 +138,7 @@ void add_activation_traffic(CommunicationTable& table, size_t at, const Paramete
                                              .axis = kPipeline});
     for (const auto& [sequences, count] : messages) {
       entry.calls[at] += count;
-      entry.bytes[at] += leaves ? count * rank.microbatches->at(sequences).stream_bytes : 0;
+      (leaves ? entry.bytes : entry.received)[at] += count * rank.microbatches->at(sequences).stream_bytes;
     }
   }
 }
@@ -180,14 +187,14 @@ void add_bucket(CommunicationTable& table, const ParameterPlacement& plan, const
                 const BucketCalls& calls, size_t bucket) {
   using enum CommunicationKind;
   const Axes& axes = plan.buckets[bucket].axes;
-  const auto add = [&](CommunicationEntry like, int64_t BucketCosts::* bytes, const auto& calls_of) {
+  const auto add = [&](CommunicationEntry like, Moved BucketCosts::* bytes, const auto& calls_of) {
     CommunicationEntry& entry = table.entry(like);
     ++entry.buckets;
     for (size_t at = 0; at < ranks.size(); ++at) {
       const bool holds = ranks[at].held->buckets[bucket].elements.size() > 0;
       const int64_t count = holds ? calls_of(static_cast<size_t>(ranks[at].pipeline_rank)) : 0;
       entry.calls[at] += count;
-      entry.bytes[at] += count * ranks[at].owned->buckets[bucket].*bytes;
+      CommunicationTable::add_bytes(entry, at, count * ranks[at].owned->buckets[bucket].*bytes);
     }
   };
   if (plan.mesh.group_size(axes) > 1) {
@@ -220,7 +227,7 @@ void add_tied_gradients(CommunicationTable& table, const ParameterPlacement& pla
     for (size_t at = 0; at < ranks.size(); ++at) {
       if (ranks[at].pipeline_rank != one && ranks[at].pipeline_rank != other) continue;
       entry.calls[at] = 1;
-      entry.bytes[at] = ranks[at].owned->tied[pair] * master_bytes(plan.config);
+      entry.bytes[at] = entry.received[at] = ranks[at].owned->tied[pair] * master_bytes(plan.config);
     }
   }
 }
@@ -232,7 +239,11 @@ void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, c
   const Axes axes = statistics_axes(plan);
   if (const int group_size = plan.mesh.group_size(axes); group_size > 1) {
     CommunicationEntry& entry = table.entry(collective_entry(plan, what, small_sum(group_size), axes));
-    for (size_t at = 0; at < ranks.size(); ++at) entry.calls[at] = 1, entry.bytes[at] = ranks[at].statistics_bytes;
+    for (size_t at = 0; at < ranks.size(); ++at) {
+      entry.calls[at] = 1;
+      entry.bytes[at] = ranks[at].statistics.sent;
+      entry.received[at] = ranks[at].statistics.received;
+    }
   }
   if (!plan.post_validates()) return;
   const int64_t bytes = StepSignals::elements(plan.mesh.size()) * static_cast<int64_t>(sizeof(double));
@@ -240,8 +251,8 @@ void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, c
     const bool first = ranks[at].pipeline_rank == 0;
     const bool last = ranks[at].pipeline_rank + 1 == plan.mesh.axis_size(kPipeline);
     const auto add = [&](const char* way, bool sends, bool receives) {
-      if (sends) table.add(at, {{what + way, "send", kPipeline, 1, bytes}}, "", 1);
-      if (receives) table.add(at, {{what + way, "recv", kPipeline, 1, 0}}, "", 1);
+      if (sends) table.add(at, {{what + way, "send", kPipeline, 1, {.sent = bytes}}}, "", 1);
+      if (receives) table.add(at, {{what + way, "recv", kPipeline, 1, {.received = bytes}}}, "", 1);
     };
     add(" so far, to the next rank", !last, !first);
     add(", to the rank before", !first, !last);
@@ -256,7 +267,7 @@ void add_matrix_updates(CommunicationTable& table, const ParameterPlacement& pla
       table.entry(collective_entry(plan, "matrices updated by Muon", CollectiveKind::all_to_all, plan.matrix_axes));
   for (size_t at = 0; at < ranks.size(); ++at) {
     entry.calls[at] = ranks[at].matrices->calls;
-    entry.bytes[at] = ranks[at].matrices->bytes;
+    entry.bytes[at] = entry.received[at] = ranks[at].matrices->bytes;
   }
 }
 

@@ -1,4 +1,4 @@
-// Counts the bytes that ranks send in a step. A rank is known by its values only: see rank_values.h.
+// Counts the bytes that ranks send and receive in a step. A rank is known by its values only: see rank_values.h.
 #pragma once
 
 #include <vector>

@@ -11,10 +11,10 @@
 namespace orthant {
 namespace {
 
-int64_t statistics_bytes(const Sharding& plan, int ranks, int position) {
+Moved statistics_bytes(const Sharding& plan, int ranks, int position) {
   const int64_t elements = StepSignals::elements(plan.mesh.size());
   const auto element_bytes = static_cast<int64_t>(sizeof(double));
-  return elements_sent(small_sum(ranks), ranks, position, std::array{elements}) * element_bytes;
+  return element_bytes * elements_moved(small_sum(ranks), ranks, position, std::array{elements});
 }
 
 DataShard from_its_first_sequence(DataShard shard) {
@@ -41,8 +41,7 @@ RankValues rank_values(const ParameterPlacement& plan, int rank) {
   auto held = std::make_shared<const ParameterShard>(plan, rank);
   return {.pipeline_rank = plan.pipeline_rank(rank),
           .data_shard = from_its_first_sequence(plan.data_shard(rank)),
-          .statistics_bytes =
-              statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
+          .statistics = statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
           .microbatches =
               std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
           .held = held,
@@ -61,7 +60,7 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
   // sharded states.
   SharedValues<OwnedCosts> owned_values;
   std::map<std::tuple<const ParameterShard*, std::vector<int>, int>, std::shared_ptr<const OwnedCosts>> owned_known;
-  using Key = std::tuple<int, int64_t, int64_t, const void*, const void*, const void*, const void*>;
+  using Key = std::tuple<int, int64_t, Moved, const void*, const void*, const void*, const void*>;
   std::map<Key, int> labels;
   std::vector<int> label_of_rank;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -70,18 +69,18 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
     std::shared_ptr<const OwnedCosts>& owned = owned_known[{shard.get(), positions, copies.of(rank)}];
     if (!owned) owned = owned_values.share(owned_costs(plan, *shard, groups, positions, copies.of(rank)));
     const DataShard& data_shard = plan.data_shards[static_cast<size_t>(data.of(rank))];
-    const int64_t statistics_sent = statistics_bytes(plan, statistics.size(), statistics.of(rank));
+    const Moved sum_of_statistics = statistics_bytes(plan, statistics.size(), statistics.of(rank));
     const auto& costs = microbatches.of(rank);
     const auto& of_matrices = matrices.of(rank);
     const Key key = {
-        pipeline.of(rank), data_shard.sequences.size(), statistics_sent, costs.get(), shard.get(), owned.get(),
+        pipeline.of(rank), data_shard.sequences.size(), sum_of_statistics, costs.get(), shard.get(), owned.get(),
         of_matrices.get()};
     const auto [label, is_new] = labels.try_emplace(key, static_cast<int>(values_.size()));
     label_of_rank.push_back(label->second);
     if (!is_new) continue;
     values_.push_back({.pipeline_rank = pipeline.of(rank),
                        .data_shard = from_its_first_sequence(data_shard),
-                       .statistics_bytes = statistics_sent,
+                       .statistics = sum_of_statistics,
                        .microbatches = costs,
                        .held = shard,
                        .owned = owned,

@@ -16,7 +16,7 @@ namespace orthant {
 struct RankValues {
   int pipeline_rank = 0;
   DataShard data_shard;          // counted from the rank's first sequence
-  int64_t statistics_bytes = 0;  // that it sends to sum the step's statistics
+  Moved statistics;              // bytes of the sum of the step's statistics
   std::shared_ptr<const MicrobatchCostsBySize> microbatches;
   std::shared_ptr<const ParameterShard> held;
   std::shared_ptr<const OwnedCosts> owned;

@@ -68,6 +68,8 @@ RoundingBounds rounding_bounds(const Plan& plan) {
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
     // The partial sums of columns are rounded before they are summed.
     if (plan.tensor.columns > 1) roundings += block.products * a.num_hidden_layers + 1;
+    // So are the gradients of key heads that several columns read.
+    if (a.num_key_value_heads % plan.tensor.columns != 0) roundings += a.num_hidden_layers;
     // Products are rounded before a bias is added.
     if (plan.tensor.rows * plan.tensor.columns > 1) roundings += block.biases * a.num_hidden_layers;
     // GPUs' attention rounds probabilities, and their gradients.

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "config/parallelism_check.h"
+#include "parallel/tensor/key_heads_plan.h"
 #include "plan/plan_limits.h"
 #include "plan/vocabulary.h"
 
@@ -47,8 +48,10 @@ int Sharding::data_shard_index(int rank) const { return mesh.group_index(rank, b
 
 SequenceAttention attention_of(const Sharding& sharding, int64_t sequences) {
   SequenceAttention attention = attention_of(sharding.config, sharding.architecture, sequences);
-  attention.heads /= sharding.tensor.columns;
-  attention.key_heads /= sharding.tensor.columns;
+  const AttentionHeads heads =
+      heads_of_column({attention.heads, attention.key_heads, attention.head_dim}, sharding.tensor.columns);
+  attention.heads = heads.query;
+  attention.key_heads = heads.key;
   return attention;
 }
 

@@ -18,7 +18,7 @@ namespace {
 int representative(const Mesh& mesh, int pipeline_rank) { return mesh.rank_at(0, kPipeline, pipeline_rank); }
 
 double bucket_seconds(const ParameterPlacement& plan, int rank, CollectiveKind kind, const GradientBucket& bucket,
-                      int64_t bytes) {
+                      const Moved& bytes) {
   return collective_seconds(plan.mesh, *plan.facts.hardware, rank, kind, bucket.axes, 1, bytes);
 }
 
@@ -84,9 +84,10 @@ double statistics_seconds(const ParameterPlacement& plan) {
   if (plan.post_validates()) std::erase(axes, kPipeline);
   const int64_t numbers = StepSignals::elements(plan.mesh.size());
   const CollectiveKind kind = small_sum(plan.mesh.group_size(axes));
-  const int64_t bytes = kind == CollectiveKind::all_reduce_by_tree
-                            ? numbers * static_cast<int64_t>(sizeof(double))
-                            : reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
+  const int64_t tensor = numbers * static_cast<int64_t>(sizeof(double));
+  const Moved bytes = kind == CollectiveKind::all_reduce_by_tree
+                          ? Moved{tensor, tensor}
+                          : reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
   return collective_seconds(plan.mesh, *plan.facts.hardware, 0, kind, axes, 1, bytes);
 }
 
@@ -109,7 +110,7 @@ double copy_seconds(const ParameterPlacement& plan, const ParameterShard& held, 
   for (const GradientBucket& bucket : held.buckets) {
     const Range chunk = bucket.chunk(plan.mesh.group_index(rank, bucket.axes));
     if (chunk.size() == 0) continue;
-    const int64_t bytes = reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank);
+    const Moved bytes = reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank);
     seconds += collective_seconds(plan.mesh, *plan.facts.hardware, rank, CollectiveKind::all_reduce, axes, 1, bytes);
   }
   return seconds;

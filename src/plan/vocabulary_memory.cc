@@ -84,6 +84,13 @@ VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t seque
                               early ? 0 : 2 * sharing.weight,
                               with_input + sharing.sum + sharing.summing_rows - exponentials,
                               with_input + (early ? 0 : sharing.summing_columns) - exponentials});
+  const int64_t token_ids = tokens * plan.tensor.rows * static_cast<int64_t>(sizeof(int64_t));
+  if (embedding_move(plan.tensor, rows, tokens, width, element, wide) == EmbeddingMove::results) {
+    // The results of a lookup, or their gradients, leave and arrive; in forward they are then joined.
+    memory.lookup = token_ids + std::max(3 * stream * element, stream * element + sharing.summing_columns);
+    memory.lookup_backward = token_ids + stream * element + std::max(sharing.arriving, 2 * stream * element);
+    return memory;
+  }
   memory.lookup =
       std::max({2 * sharing.weight, sharing.weight + stream * element, stream * element + sharing.summing_columns});
   memory.lookup_backward = stream * element + std::max(sharing.arriving, sharing.sum + sharing.summing_rows);

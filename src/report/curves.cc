@@ -162,14 +162,18 @@ std::string time_section(const Metrics& metrics) {
               body + responsive(chart, true));
 }
 
-std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes) {
+std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_sent,
+                                   std::optional<int64_t> expected_received) {
   const auto bytes = points_of(metrics.steps, [](const auto& m) { return m.communication_bytes; });
   const auto calls = points_of(metrics.steps, [](const auto& m) { return m.communication_calls; });
   const Unit unit = byte_unit(largest(bytes));
   const double total = sum(known_values(metrics.steps, [](const auto& m) { return m.communication_bytes; }));
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.communication_calls; }));
+  const double received = sum(known_values(metrics.steps, [](const auto& m) { return m.received_bytes; }));
   std::string note = fmt::format("By rank 0; {} in all.", format_bytes(total));
-  if (expected_bytes) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_bytes));
+  if (expected_sent) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_sent));
+  if (received > 0) note += fmt::format(" Rank 0 receives {} in all.", format_bytes(received));
+  if (expected_received) note += fmt::format(" Planned: {} bytes received a step.", grouped(*expected_received));
   const Line sent = {"communication", "Bytes sent", note, unit.name + " per step", "orange", bytes};
   const Line started = {"calls",
                         "Communication calls",

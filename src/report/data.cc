@@ -96,7 +96,11 @@ void add_plan_facts(const Json& plan, const std::string& path, ReportData& data)
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
   }
   // Rank 0 is in the first class.
-  if (!classes.empty()) data.expected_communication_bytes = classes.at(0).at("communication_bytes").get<int64_t>();
+  if (!classes.empty()) {
+    const auto& first = classes.at(0);
+    data.expected_communication_bytes = first.at("communication_bytes").get<int64_t>();
+    if (first.contains("received_bytes")) data.expected_received_bytes = first.at("received_bytes").get<int64_t>();
+  }
   if (!plan.contains("timeline")) return;
   for (const auto& pass : plan.at("timeline").at("passes")) {
     data.planned_passes[{pass.at("stage").get<size_t>(), pass.at("pass").get<std::string>()}] =

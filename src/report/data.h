@@ -28,7 +28,8 @@ struct ReportData {
   Metrics metrics;
   Facts facts;                                          // model, data, mesh, and others, if known
   std::string started;                                  // such as "2026-01-31 12:00 UTC"; empty if unknown
-  std::optional<int64_t> expected_communication_bytes;  // bytes sent per step by rank 0, from plan.json
+  // Bytes sent and received per step by rank 0, from plan.json; plans of earlier versions have no received bytes.
+  std::optional<int64_t> expected_communication_bytes, expected_received_bytes;
   std::vector<MemoryPart> expected_memory;  // the rank with the largest planned memory; empty if unknown
   std::optional<Config> config;             // the effective run file, if it can be read
   std::string config_text, schedule_svg, sample_text;  // empty if the file is missing

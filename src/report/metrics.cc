@@ -77,6 +77,7 @@ StepMetrics to_step(const Json& line, const std::string& where) {
           .peak_memory_bytes = integer(line, "peak_memory_bytes", where),
           .communication_seconds = real(line, "communication_seconds", where),
           .communication_bytes = integer(line, "communication_bytes", where),
+          .received_bytes = line.contains("received_bytes") ? integer(line, "received_bytes", where) : 0,
           .communication_calls = integer(line, "communication_calls", where),
           .data_seconds = real(line, "data_seconds", where),
           .skipped = flag(line, "skipped", where)};
@@ -135,11 +136,12 @@ size_t read_lines(const std::string& text, const std::string& path, int64_t last
 std::string to_json_line(const StepMetrics& m) {
   return fmt::format(R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "step_seconds": {}, )"
                      R"("tokens_per_second": {}, "mfu": {}, "peak_memory_bytes": {}, "communication_seconds": {}, )"
-                     R"("communication_bytes": {}, "communication_calls": {}, "data_seconds": {}{}}})"
+                     R"("communication_bytes": {}, "received_bytes": {}, "communication_calls": {}, )"
+                     R"("data_seconds": {}{}}})"
                      "\n",
                      m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, number(m.step_seconds),
                      number(m.tokens_per_second), number(m.mfu), m.peak_memory_bytes, number(m.communication_seconds),
-                     m.communication_bytes, m.communication_calls, number(m.data_seconds),
+                     m.communication_bytes, m.received_bytes, m.communication_calls, number(m.data_seconds),
                      m.skipped ? ", \"skipped\": true" : "");
 }
 

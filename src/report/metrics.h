@@ -23,6 +23,7 @@ struct StepMetrics {
   int64_t peak_memory_bytes = 0;     // maximum so far in this run
   double communication_seconds = 0;  // exposed communication: the rank waits for messages and computes nothing
   int64_t communication_bytes = 0;   // sent by this rank in this step
+  int64_t received_bytes = 0;        // received by this rank in this step; 0 in files of earlier versions
   int64_t communication_calls = 0;   // operations started by this rank in this step
   double data_seconds = 0;           // spent loading batches
   bool skipped = false;              // loss or norm is not finite, so the update was left out; written only if true

@@ -148,7 +148,7 @@ std::string report_page(const ReportData& data) {
     out += loss_section(metrics) + sample_section(data.sample_text) +
            pair_of(rate_section(metrics) + norm_section(metrics));
     out += throughput_section(metrics) + time_section(metrics) +
-           pair_of(communication_sections(metrics, data.expected_communication_bytes));
+           pair_of(communication_sections(metrics, data.expected_communication_bytes, data.expected_received_bytes));
     out += memory_section(data);
   }
   out += schedule_section(data) + validation_section(metrics) + config_section(data.config_text);

@@ -83,7 +83,9 @@ std::string rate_section(const Metrics& metrics);
 std::string norm_section(const Metrics& metrics);
 std::string throughput_section(const Metrics& metrics);
 std::string time_section(const Metrics& metrics);
-/// Two cards: bytes sent and calls. expected_bytes: planned bytes sent per step by rank 0, counted as in metrics.jsonl.
-std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes);
+/// Two cards: bytes sent and received, and calls. expected_sent and expected_received: planned bytes per step of rank
+/// 0, counted as in metrics.jsonl.
+std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_sent,
+                                   std::optional<int64_t> expected_received);
 
 }  // namespace orthant

@@ -133,6 +133,7 @@ Primitives primitives_of(const Plan& plan, AttentionCore attention, Comm& comm) 
     const auto& shape = plan.parameters[first].shape;
     for (size_t i = first; i < end; ++i) weight.out += plan.parameters[i].shape[0];
     weight.in = shape.size() > 1 ? shape[1] : 1;
+    weight.heads = heads_made_by(plan.architecture, plan.parameters[first]);
     if (plan.parameters[first].role == ParameterRole::to_stream)
       weight.stationary = stationary_of(tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
   }

@@ -13,9 +13,7 @@ Traffic entry_of(const TrafficTable& table, const TrafficTable::key_type& key) {
   return entry == table.end() ? Traffic{} : entry->second;
 }
 
-std::string text_of(const Traffic& traffic, const std::string& of) {
-  return fmt::format("{} in {}{}", counted(traffic.bytes, "byte"), counted(traffic.calls, "call"), of);
-}
+std::string calls_of(const Traffic& traffic) { return counted(traffic.calls, "call"); }
 
 }  // namespace
 
@@ -24,7 +22,7 @@ TrafficTable planned_traffic_table(const Plan& plan, int rank) {
   for (const CommunicationEntry& entry : plan.communication) {
     Traffic& sum = planned[{entry.axis, entry.collective}];
     sum.calls += plan.calls_of(entry, rank);
-    sum.bytes += plan.bytes_of(entry, rank);
+    sum.bytes += {plan.bytes_of(entry, rank), plan.received_by(entry, rank)};
   }
   return planned;
 }
@@ -45,8 +43,9 @@ std::string traffic_difference(const TrafficTable& planned, const TrafficTable& 
     const Traffic want = entry_of(planned, key), have = entry_of(sent, key);
     if (have == want) continue;
     const auto& [axes, collective] = key;
-    return fmt::format("sends {}, but the plan states {}",
-                       text_of(have, fmt::format(" of {} over {}", collective, axes)), text_of(want, ""));
+    return fmt::format("sends {} and receives {} bytes in {} of {} over {}, but the plan states {} and {} bytes in {}",
+                       have.bytes.sent, have.bytes.received, calls_of(have), collective, axes, want.bytes.sent,
+                       want.bytes.received, calls_of(want));
   }
   return "";
 }

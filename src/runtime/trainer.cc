@@ -179,7 +179,8 @@ void Trainer::step(int64_t step) {
   m.step_seconds = std::chrono::duration<double>(*last_step_end_ - start).count();
   m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
-  m.communication_bytes = after.bytes - before.bytes;
+  m.communication_bytes = after.bytes.sent - before.bytes.sent;
+  m.received_bytes = after.bytes.received - before.bytes.received;
   m.communication_calls = after.calls - before.calls;
   write_steps();
 }

@@ -58,7 +58,10 @@ TEST(Layouts, OfSequenceRanksKeepTheOtherAxes) {
 }
 
 TEST(Layouts, NameWhatIsRefused) {
-  EXPECT_NE(named(other_layouts(plan_of(4, {"model.num_key_value_heads=2"})), "column 4").refusal, "");
+  EXPECT_NE(named(other_layouts(plan_of(4, {"model.num_attention_heads=2", "model.num_key_value_heads=2"})), "column 4")
+                .refusal,
+            "");
+  EXPECT_EQ(named(other_layouts(plan_of(4, {"model.num_key_value_heads=2"})), "column 4").refusal, "");
   const Plan few = plan_of(
       4, {"training.global_batch_size=1", "training.local_batch_size=1", "parallelism.context_parallel_ring=4"});
   EXPECT_NE(named(other_layouts(few), "data 4").refusal, "");

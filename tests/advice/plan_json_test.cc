@@ -46,7 +46,7 @@ TEST(PlanJson, HasEachRanksNumbers) {
     EXPECT_EQ(own["memory_bytes"]["optimizer"], plan.memory_of(rank).optimizer);
     EXPECT_EQ(own["pipeline_rank"], plan.pipeline_rank(rank));
     EXPECT_EQ(own["sequences"], plan.data_shard(rank).sequences.size());
-    int64_t sequences = 0, sent = 0;
+    int64_t sequences = 0, sent = 0, received = 0;
     for (const Json& size : own["microbatches"]) {
       sequences += size["count"].get<int64_t>() * size["sequences"].get<int64_t>();
     }
@@ -55,9 +55,12 @@ TEST(PlanJson, HasEachRanksNumbers) {
       const Json& entry = json["communication"].at(i);
       EXPECT_EQ(entry["calls_per_step"].at(at), plan.calls_of(plan.communication[i], rank));
       EXPECT_EQ(entry["bytes_per_step"].at(at), plan.bytes_of(plan.communication[i], rank));
+      EXPECT_EQ(entry["received_bytes_per_step"].at(at), plan.received_by(plan.communication[i], rank));
       sent += entry["bytes_per_step"].at(at).get<int64_t>();
+      received += entry["received_bytes_per_step"].at(at).get<int64_t>();
     }
     EXPECT_EQ(own["communication_bytes"], sent);
+    EXPECT_EQ(own["received_bytes"], received);
   }
 }
 

@@ -45,7 +45,7 @@ const std::vector<std::string> kSelfAttention = {"parallelism.context_parallel_r
 
 int64_t elements_of(const std::vector<Messages>& messages) {
   int64_t bytes = 0;
-  for (const auto& m : messages) bytes += m.bytes;
+  for (const auto& m : messages) bytes += m.bytes.sent;
   EXPECT_EQ(bytes % kElement, 0);
   return bytes / kElement;
 }

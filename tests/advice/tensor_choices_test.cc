@@ -32,6 +32,7 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
     for (const char* local : {"1", "2", "8"}) {
       const std::vector<std::string> more = {std::string("activation_checkpoint.mode=") + recompute,
                                              std::string("training.local_batch_size=") + local,
+                                             std::string("model.num_key_value_heads=") + (*local == '2' ? "2" : "4"),
                                              "training.dtype=float32", "model.intermediate_size=64"};
       for (const std::string mesh : {"[2,2,1]", "[4,2,1]", "[2,4,1]", "[8,1,1]", "[1,4,2]", "[2,2,2]"}) {
         const std::string kind = mesh.ends_with("1]") ? "2d" : "2.5d";
@@ -110,7 +111,7 @@ TEST(TensorTraffic, IsEachRanksOwn) {
   for (int rank = 0; rank < 24; ++rank) {
     const TensorTraffic traffic = tensor_traffic(plan.tensor, tensor_shape_of(plan, rank, 1), plan.mesh, rank);
     for (const auto& messages : {traffic.embedding_forward, traffic.loss_forward}) {
-      for (const Messages& m : messages) own[static_cast<size_t>(rank)] += m.bytes;
+      for (const Messages& m : messages) own[static_cast<size_t>(rank)] += m.bytes.sent;
     }
   }
   EXPECT_EQ(planned, own);
@@ -119,7 +120,8 @@ TEST(TensorTraffic, IsEachRanksOwn) {
 
 // "auto" takes the mesh that sends the fewest bytes among those that fit the memory.
 TEST(TensorChoices, TheCheapestIsTaken) {
-  const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
+  const std::vector<std::string> four_heads = {"model.num_attention_heads=4", "model.num_key_value_heads=2"};
+  const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"}, four_heads);
   const std::vector<TensorChoice> choices = tensor_choices(plan);
   ASSERT_EQ(choices.size(), tensor_arrangements(8).size());
   const TensorChoice* own = nullptr;
@@ -138,7 +140,9 @@ TEST(TensorChoices, TheCheapestIsTaken) {
   // With less memory than that mesh needs, "auto" takes another.
   const double gib = static_cast<double>(own->memory_bytes - 1) / (1 << 30);
   const std::string limit = fmt::format("run.memory_gib_per_rank={}", gib);
-  const Plan smaller = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"}, {limit});
+  std::vector<std::string> limited = four_heads;
+  limited.push_back(limit);
+  const Plan smaller = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"}, limited);
   EXPECT_LT(smaller.largest_memory_bytes(), own->memory_bytes);
   EXPECT_TRUE(says(message_of<ConfigError>([&] {
                      plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"},
@@ -177,9 +181,11 @@ TEST(TensorChoices, SayWhoChose) {
 }
 
 TEST(TensorChoices, AreSaidByThePlan) {
-  const std::string text =
-      explain(plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}), Sections::all());
-  for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "refused: ", "lower bound"})
+  const std::string text = explain(
+      plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}, {"model.num_attention_heads=4"}),
+      Sections::all());
+  for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "refused: ", "lower bound",
+                           "bytes sent by a rank", "received"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
   EXPECT_TRUE(says(text, {"[S(column), S(row)]", "S(axis) sharded over that axis",
                           "loss, gradient norm, signals and peaks"}));

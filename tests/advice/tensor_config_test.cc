@@ -58,7 +58,7 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   };
   const std::string two = "tensor_parallel_kind=2d", deep = "tensor_parallel_kind=2.5d";
   for (const Bad& bad : std::vector<Bad>{
-           {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "set it to 2"}},
+           {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_attention_heads = 8", "set it to 2"}},
            {4, {"tensor_parallel_degree=8"}, {"tensor_parallel_degree = 8", "4 ranks", "set it to 4"}},
            {4,
             {two, "tensor_parallel_mesh=[2,3,1]"},
@@ -78,10 +78,10 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {deep},
             {"tensor_parallel_kind = \"2.5d\"", "must be several ranks",
              "; set parallelism.tensor_parallel_kind to \"1d\""}},
-           {8,
-            {deep, "tensor_parallel_mesh=[1,8,1]"},
-            {"8 columns must divide", "num_key_value_heads = 4", "[2, 4, 1], or"}},
-           {8, {two, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "set it to [2, 4, 1]"}},
+           {16,
+            {deep, "tensor_parallel_mesh=[1,16,1]"},
+            {"16 columns must divide", "num_attention_heads = 8", "[2, 8, 1], or"}},
+           {16, {two, "tensor_parallel_mesh=[1,16,1]"}, {"16 columns", "set it to [2, 8, 1]"}},
            {6, {deep, "tensor_parallel_mesh=[2,2,1]"}, {"its 4 ranks must divide the 6 ranks", "or run.ranks to 4"}},
            {16,
             {deep, "tensor_parallel_mesh=[3,4,1]"},

@@ -39,6 +39,7 @@ class ReportFolder : public testing::Test {
                                .peak_memory_bytes = int64_t{300} << 20,
                                .communication_seconds = 0.1,
                                .communication_bytes = 1 << 20,
+                               .received_bytes = 2 << 20,
                                .communication_calls = 7,
                                .data_seconds = 0.05});
       if (step % 10 == 0) writer.write(ValidationMetrics{step, 2.5 - 0.01 * static_cast<double>(step), 1.75});
@@ -47,12 +48,13 @@ class ReportFolder : public testing::Test {
   void put_everything() const {
     put_metrics(40);
     put("config.toml", "[job]\ndescription = \"Two <ranks>\"\n[model]\nnum_hidden_layers = 3\n");
-    put("plan.json", R"({"version": 2, "mesh": [{"axis": "data", "size": 2}], "ranks": 2,)"
-                     R"("parameters": {"count": 1234567},)"
-                     R"("classes": [{"ranks": "0", "communication_bytes": 1048576, "memory_bytes": {)"
-                     R"("total": 209715200, "parameters": 104857600, "gradients": 104857600}},)"
-                     R"({"ranks": "1", "communication_bytes": 2097152, "memory_bytes": {)"
-                     R"("total": 157286400, "parameters": 104857600, "gradients": 52428800}}]})");
+    put("plan.json",
+        R"({"version": 2, "mesh": [{"axis": "data", "size": 2}], "ranks": 2,)"
+        R"("parameters": {"count": 1234567},)"
+        R"("classes": [{"ranks": "0", "communication_bytes": 1048576, "received_bytes": 524288, "memory_bytes": {)"
+        R"("total": 209715200, "parameters": 104857600, "gradients": 104857600}},)"
+        R"({"ranks": "1", "communication_bytes": 2097152, "memory_bytes": {)"
+        R"("total": 157286400, "parameters": 104857600, "gradients": 52428800}}]})");
     put("schedule.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"><text>\"1F\"</text></svg>");
     put("sample.txt", "Some </pre><script>alert(1)</script> text \xff\n");
     put("tb/events.out.tfevents.1700000000.host.1.0", "");
@@ -74,12 +76,27 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
                          "schedule", "validation", "config"}) {
     EXPECT_NE(html.find(fmt::format("<section class=\"card\" id=\"{}\">", id)), std::string::npos) << id;
   }
-  for (const char* text :
-       {"Two &lt;ranks&gt;", "llama, 3 layers", "1,234,567", "data 2; 2 ranks", "2020-09-13 12:26 UTC",
-        "<span class=\"value\">2.075</span>", "5.000 at step 1", "Expected <b>200.0 MiB</b>",
-        "Measured <b>300.0 MiB</b>", ", +50.0%", "20.0%, 4.0 s", "70.0%, 14.0 s", "10.0%, 2.0 s", "median 2.05k",
-        "By rank 0; ", "Planned: 1,048,576 bytes a step", "data:image/svg+xml,%3Csvg", "Exposed communication",
-        "exposed comm"}) {
+  for (const char* text : {"Two &lt;ranks&gt;",
+                           "llama, 3 layers",
+                           "1,234,567",
+                           "data 2; 2 ranks",
+                           "2020-09-13 12:26 UTC",
+                           "<span class=\"value\">2.075</span>",
+                           "5.000 at step 1",
+                           "Expected <b>200.0 MiB</b>",
+                           "Measured <b>300.0 MiB</b>",
+                           ", +50.0%",
+                           "20.0%, 4.0 s",
+                           "70.0%, 14.0 s",
+                           "10.0%, 2.0 s",
+                           "median 2.05k",
+                           "By rank 0; ",
+                           "Planned: 1,048,576 bytes a step",
+                           "Rank 0 receives 80.0 MiB in all",
+                           "Planned: 524,288 bytes received a step",
+                           "data:image/svg+xml,%3Csvg",
+                           "Exposed communication",
+                           "exposed comm"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("class=\"missing\""), std::string::npos);

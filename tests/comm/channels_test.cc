@@ -43,7 +43,7 @@ TEST(Channels, NeedNoCommonOrder) {
 TEST(Channels, TrafficIsCountedInTheirComm) {
   on_line(3, [](Comm& comm, int rank) {
     comm.channel(2).broadcast(at::ones({10}), kOverData, 1).wait();
-    EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, rank == 0 ? 0 : 40}));
+    EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, {rank == 0 ? 0 : 40, rank == 1 ? 0 : 40}}));
     EXPECT_THROW(comm.channel(0), LogicError);
     EXPECT_THROW(comm.channel(8), LogicError);
     EXPECT_THROW(comm.channel(1).channel(2), LogicError);

@@ -29,8 +29,8 @@ TEST(Collectives, SendAndReceiveRoundARingMatchByTag) {
     for (auto& work : works) work.wait();
     EXPECT_TRUE(equal(first_in, numbers(previous, 100, at::kBFloat16)));
     EXPECT_TRUE(equal(second_in, numbers(previous + 10, 3, at::kLong)));
-    const auto key = std::make_pair(std::string("data"), std::string("send"));
-    EXPECT_EQ(comm.traffic().at(key), (Traffic{2, 200 + 24}));
+    EXPECT_EQ(comm.traffic().at({"data", "send"}), (Traffic{2, {.sent = 200 + 24}}));
+    EXPECT_EQ(comm.traffic().at({"data", "recv"}), (Traffic{2, {.received = 200 + 24}}));
   });
 }
 

@@ -24,10 +24,10 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
       on_line(n, [&](Comm& comm, int rank) {
         const Layout rows{.split = {{"data"}, {}}}, partial{.split = {{}, {}}, .partial = {"data"}};
         const auto expect = [&](CollectiveKind kind, const Layout& from, int from_dim, int to_dim) {
-          const int64_t formula = bytes_sent(
+          const Moved formula = bytes_moved(
               line(n), {.kind = kind, .axis = "data", .from_dim = from_dim, .to_dim = to_dim}, from, shape, 4, rank);
           const std::string name(name_of(kind));
-          const Traffic counted = n == 1 ? Traffic{1, 0} : comm.traffic().at({"data", name});
+          const Traffic counted = n == 1 ? Traffic{1, {}} : comm.traffic().at({"data", name});
           EXPECT_EQ(counted, (Traffic{1, formula})) << name << ", " << n << " ranks";
         };
         std::vector<int64_t> counts, to_columns, from_rows;
@@ -55,23 +55,24 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
         expect(CollectiveKind::shift, unsharded_layout(2), -1, -1);
         EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 8);
         comm.barrier(kOverData).wait();
-        EXPECT_EQ(n == 1 ? (Traffic{1, 0}) : comm.traffic().at({"data", "barrier"}), (Traffic{1, 0}));
+        EXPECT_EQ(n == 1 ? (Traffic{1, {}}) : comm.traffic().at({"data", "barrier"}), (Traffic{1, {}}));
       }, GetParam());
     }
   }
 }
 
-// Negative control: a counter that differs from the bytes sent is a LogicError.
-TEST_P(Counters, MismatchWithSentBytesIsLogicError) {
+// Negative control: a counter that differs from the bytes sent or received is a LogicError.
+TEST_P(Counters, MismatchWithTheMessagesIsLogicError) {
   run_ranks(2, [](Rendezvous rendezvous, int rank) {
     auto state = std::make_shared<CommState>(line(2), rank, rendezvous, over(GetParam()));
     OpenGroup& group = state->open(kOverData);
     at::Tensor tensor = at::ones({100});
-    const auto count = [&](int64_t bytes) {
+    const auto count = [&](const Moved& bytes) {
       state->start({&group, "all_reduce", 400}, bytes, [&](Group& g) { return g.all_reduce(tensor); }).wait();
     };
-    count(400);
-    EXPECT_THROW(count(396), LogicError);
+    count({400, 400});
+    EXPECT_THROW(count({396, 400}), LogicError);
+    EXPECT_THROW(count({400, 404}), LogicError);
     state->close(false);
   });
 }

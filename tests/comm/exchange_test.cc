@@ -16,10 +16,11 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
                                                {down, previous, false, 2},
                                                {from_below, previous, true, 1},
                                                {from_above, next, true, 2}};
+      constexpr int64_t kBytes = 200000 * 4 + 3 * 8;
       comm.exchange(transfers, kOverData).wait();
       EXPECT_TRUE(equal(from_below, at::full({200000}, previous, at::kFloat)));
       EXPECT_TRUE(equal(from_above, at::full({3}, 10 + next, at::kLong)));
-      EXPECT_EQ(comm.traffic(), (TrafficTable{{{"data", "exchange"}, {1, 200000 * 4 + 3 * 8}}}));
+      EXPECT_EQ(comm.traffic(), (TrafficTable{{{"data", "exchange"}, {1, {kBytes, kBytes}}}}));
     });
   }
 }

@@ -87,13 +87,13 @@ Layout without_unit_axes(const Mesh& mesh, Layout layout) {
 
 struct Outcome {
   std::vector<at::Tensor> values, gradients;
-  std::vector<int64_t> bytes;
+  std::vector<Moved> bytes;
 };
 
 // Runs forward and backward on all ranks. `gradients` are the parts of dL/dy in layout dual(to).
 Outcome run(const Case& c, const std::vector<at::Tensor>& parts, const std::vector<at::Tensor>& gradients) {
   const auto n = static_cast<size_t>(c.mesh.size());
-  Outcome outcome{std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<int64_t>(n)};
+  Outcome outcome{std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<Moved>(n)};
   run_ranks(c.mesh.size(), [&](Rendezvous rendezvous, int rank) {
     const auto r = static_cast<size_t>(rank);
     Comm comm(c.mesh, rank, rendezvous, {.timeout_s = 30});
@@ -118,14 +118,14 @@ TEST(Redistribute, ForwardAndBackwardOfRandomLayouts) {
     EXPECT_TRUE(holds(outcome.values, x, c.mesh, c.to)) << text(c, plan);
     EXPECT_TRUE(holds(outcome.gradients, w, c.mesh, dual(c.from))) << text(c, plan);
     for (int rank = 0; rank < c.mesh.size(); ++rank) {
-      int64_t planned = 0;
+      Moved planned;
       Layout before = without_unit_axes(c.mesh, c.from);
       for (const auto& step : plan) {
-        planned += bytes_sent(c.mesh, step, before, c.shape, 8, rank);
+        planned += bytes_moved(c.mesh, step, before, c.shape, 8, rank);
         before = step.after;
       }
       EXPECT_EQ(outcome.bytes[static_cast<size_t>(rank)], planned) << text(c, plan);
-      moved += planned > 0;
+      moved += planned.sent > 0;
     }
     // Negative control: a backward between the layouts themselves, without the swap of R and P.
     if (volume(c.shape) == 0) continue;

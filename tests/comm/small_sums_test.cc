@@ -65,13 +65,13 @@ TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
   on_line(
       n,
       [&](Comm& comm, int rank) {
-        int64_t bytes = 0;
+        Moved bytes;
         for (const Example& e : examples) {
           at::Tensor small = summand(rank, e.size, e.type);
           comm.all_reduce_small(small, kOverData).wait();
           EXPECT_TRUE(same_bits(small, e.expected)) << e.size << ", rank " << rank;
           const int64_t elements[] = {e.size};
-          bytes += elements_sent(small_sum(n), n, rank, elements) * small.element_size();
+          bytes += small.element_size() * elements_moved(small_sum(n), n, rank, elements);
         }
         EXPECT_EQ(comm.traffic().at({"data", std::string(name_of(small_sum(n)))}), (Traffic{4, bytes})) << rank;
         for (const Example& e : examples) {

@@ -55,8 +55,11 @@ TEST_P(StartAfterOperation, SumWaitsForGatheredInput) {
         }
         // The root owns the first chunk of each sum: 2 of 4 elements, and 87,382 of 262,144.
         const int64_t all = kRounds / 2 * (4 + (1 << 18)) * 8, of_root = kRounds / 2 * (2 + 87382) * 8;
-        EXPECT_EQ(comm.traffic().at({"data", "reduce_in_chunks"}), (Traffic{kRounds, rank == 1 ? all - of_root : all}));
-        EXPECT_EQ(comm.traffic().at({"data", "all_gather"}), (Traffic{kRounds, kRounds * 2 * 8}));
+        // Another rank's chunk has 1 of 4 elements, or 87,381. Each owner receives two summands of its chunk.
+        const int64_t of_other = kRounds / 2 * (1 + 87381) * 8;
+        const Moved moved = rank == 1 ? Moved{all - of_root, 2 * of_root + all - of_root} : Moved{all, 2 * of_other};
+        EXPECT_EQ(comm.traffic().at({"data", "reduce_in_chunks"}), (Traffic{kRounds, moved}));
+        EXPECT_EQ(comm.traffic().at({"data", "all_gather"}), (Traffic{kRounds, {kRounds * 2 * 8, kRounds * 2 * 8}}));
       },
       GetParam());
 }

@@ -52,6 +52,7 @@ inline std::vector<std::string> narrow(std::vector<std::string> more) {
 inline const std::string kWithUlysses = "--parallelism.context_parallel_ulysses=2",
                   kWithRing = "--parallelism.context_parallel_ring=2";
 inline const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
+inline const std::string kTwoKeyHeads = "--model.num_key_value_heads=2";
 inline const std::string kTwoCopies = "--parallelism.data_parallel_replicate_degree=2";
 inline const std::string kFourRanks = "--run.ranks=4", kFourMicrobatches = "--training.local_batch_size=1";
 inline const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
@@ -266,6 +267,20 @@ inline std::vector<Case> planned_cases() {
       Case{"mesh_1x2x1_bfloat16_many_panels", in_many_panels(mesh(1, 2, 1, {kHalf}))},
       Case{"mesh_2x2x1_bfloat16", mesh(2, 2, 1, {kHalf})},
       Case{"mesh_2x2x1_ring", mesh(2, 2, 1, {"--run.ranks=8", kWithRing})},
+      // Columns exchange parts of key heads.
+      Case{"tensor_4_shared_key_heads", with(one_dimension(4), kTwoKeyHeads)},
+      Case{"mesh_1x4x1_shared_key_heads_bfloat16", with(mesh(1, 4, 1, {kHalf}), "--model.num_key_value_heads=1")},
+      Case{"narrow_mlp_shared_key_heads_recompute",
+           model({192, 128, 2, 272}, {256, 8, 4}, mesh(2, 4, 1, {kFull}), /*key_heads=*/2)},
+      Case{"narrow_mlp_split_key_heads",
+           model({192, 128, 2, 272}, {256, 8, 4},
+                 {"--run.ranks=2", "--parallelism.tensor_parallel_degree=2", "--model.num_attention_heads=6"},
+                 /*key_heads=*/3)},
+      Case{"zero_bubble_shared_key_heads",
+           pipeline("zb_h1", {kFourRanks, "--training.local_batch_size=2", "--parallelism.tensor_parallel_degree=2",
+                              "--model.num_attention_heads=8", "--model.num_key_value_heads=1"})},
+      // Results of lookups move over rows, not the table.
+      Case{"many_words_mesh", model({192, 128, 1, 4096}, {16, 8, 8}, mesh(4, 1, 1))},
       Case{"mesh_2x1x2_ulysses", mesh(2, 1, 2, {"--run.ranks=8", kWithUlysses})},
       Case{"wide_mlp_recompute", model({192, 680, 1, 2048}, {256, 4, 4}, one_dimension(4, {kFull}))},
       Case{"narrow_mlp_bfloat16", model({192, 128, 1, 272}, {128, 16, 16}, one_dimension(2, {kHalf})), 0.01},

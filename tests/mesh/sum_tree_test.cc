@@ -20,6 +20,7 @@ using Summands = std::vector<int>;  // positions, in the order in which they are
 struct Carried {
   std::vector<Summands> totals;  // by position; empty: the total does not arrive
   std::vector<int> sent;         // tensors, by position
+  std::vector<int> received;
   std::vector<std::set<int>> neighbors;
   std::vector<int> held;  // tensors in addition to the own one
 };
@@ -31,6 +32,7 @@ class Messages {
       : places_(std::move(places)),
         carried_{.totals = std::vector<Summands>(places_.size()),
                  .sent = std::vector<int>(places_.size()),
+                 .received = std::vector<int>(places_.size()),
                  .neighbors = std::vector<std::set<int>>(places_.size()),
                  .held = std::vector<int>(places_.size())} {}
 
@@ -45,6 +47,7 @@ class Messages {
   const TreePlace& at(int position) const { return places_.at(static_cast<size_t>(position)); }
   void send(int from, int to, size_t tensors) {
     carried_.sent[static_cast<size_t>(from)] += static_cast<int>(tensors);
+    carried_.received[static_cast<size_t>(to)] += static_cast<int>(tensors);
     carried_.neighbors[static_cast<size_t>(from)].insert(to);
     carried_.neighbors[static_cast<size_t>(to)].insert(from);
   }
@@ -131,18 +134,18 @@ TEST(SumTree, NeighborsGrowWithTheLogarithm) {
 }
 
 // The plan's elements and memory are those of the messages.
-TEST(SumTree, SendsWhatThePlanCounts) {
+TEST(SumTree, MovesWhatThePlanCounts) {
   for (const int ranks : {2, 9, 17, 64, 65, 130, 1000}) {
     const Carried carried = Messages(tree_of(ranks)).carry_out();
     const int64_t extents[] = {7};
     int64_t most = 0;
     for (int position = 0; position < ranks; ++position) {
       const auto at = static_cast<size_t>(position);
-      const int64_t sent = elements_sent(CollectiveKind::all_reduce_by_tree, ranks, position, extents);
-      EXPECT_EQ(sent, 7 * carried.sent[at]) << position << " of " << ranks;
+      const Moved moved = elements_moved(CollectiveKind::all_reduce_by_tree, ranks, position, extents);
+      EXPECT_EQ(moved, (Moved{7 * carried.sent[at], 7 * carried.received[at]})) << position << " of " << ranks;
       EXPECT_EQ(tree_place(ranks, position).tensors_held(), carried.held[at]) << position << " of " << ranks;
       EXPECT_LE(carried.held[at], kTreeBlock);
-      most = std::max(most, sent);
+      most = std::max(most, moved.sent);
     }
     EXPECT_EQ(max_elements_sent(CollectiveKind::all_reduce_by_tree, ranks, extents), most);
   }

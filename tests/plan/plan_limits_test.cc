@@ -155,9 +155,10 @@ TEST(PlanLimits, AnUpdateInBackwardTakesOneMicrobatch) {
 TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
   const std::string tensor = "parallelism.tensor_parallel_", ring = "parallelism.context_parallel_ring=";
   const RunFacts three{.ranks = 3, .vocab_size = 257}, four{.ranks = 4, .vocab_size = 257};
-  EXPECT_TRUE(says(error_of({tensor + "degree=8", ring + "2"}, three),
-                   {"parallelism.tensor_parallel_degree = 8 (command line) must be at most the 3 ranks of the run",
-                    "set it to 1 and parallelism.context_parallel_ring to 3"}));
+  EXPECT_TRUE(says(
+      error_of({tensor + "degree=8", ring + "2"}, three),
+      {"parallelism.tensor_parallel_degree = 8 (command line) must be at most the 3 ranks of the run",
+       "set run.ranks to 16, or parallelism.tensor_parallel_degree to 1 and parallelism.context_parallel_ring to 3"}));
   EXPECT_EQ(error_of({tensor + "degree=1", ring + "3"}, three), "no error");
   EXPECT_TRUE(
       says(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
@@ -232,15 +233,15 @@ TEST(PlanLimits, RingsPassOnWhatTravels) {
             const auto at = [&](int o, int s) {
               return block((w - o + windows) % windows * window + (i - s + window) % window);
             };
-            int64_t blocks = 0, sums = 0, messages = 0;
+            int64_t blocks = 0, sums = 0, messages = 0;  // sent
             for (int o = 0; o < windows; ++o) {
               for (int s = 0; s < window - 1; ++s, ++messages) blocks += at(o, s), sums += at(o, s + 1);
               if (o < windows - 1) blocks += at(o, 0), sums += at(o + 1, 0), ++messages;
             }
             const SequenceTraffic traffic = sequence_traffic(plan, a, 0, r);
-            ASSERT_EQ(traffic.forward[0].bytes, 2 * blocks * 4) << ring << ", " << window << ", " << length;
+            ASSERT_EQ(traffic.forward[0].bytes.sent, 2 * blocks * 4) << ring << ", " << window << ", " << length;
             ASSERT_EQ(traffic.forward[0].calls, messages);
-            ASSERT_EQ(traffic.backward[1].bytes, 2 * sums * 4) << ring << ", " << window << ", " << length;
+            ASSERT_EQ(traffic.backward[1].bytes.sent, 2 * sums * 4) << ring << ", " << window << ", " << length;
           }
         }
       }

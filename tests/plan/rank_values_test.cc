@@ -61,6 +61,28 @@ std::vector<Case> cases() {
       {4, {"optimizer.in_backward=true", batch + "7", "training.local_batch_size=2", muon, zero + "1"}}};
 }
 
+// Ranks receive in total the bytes that ranks send. A message between stages has an entry on each side.
+TEST(RankValues, RanksReceiveWhatOthersSend) {
+  int unequal = 0;
+  for (const Case& c : cases()) {
+    const Plan plan = plan_of(c);
+    std::map<std::pair<std::string, std::string>, Moved> moved;
+    for (const CommunicationEntry& entry : plan.communication) {
+      const std::string collective = entry.collective == "recv" ? "send" : entry.collective;
+      for (int rank = 0; rank < c.ranks; ++rank) {
+        const Moved own{plan.bytes_of(entry, rank), plan.received_by(entry, rank)};
+        moved[{entry.axis, collective}] += own;
+        unequal += own.sent != own.received ? 1 : 0;
+      }
+    }
+    for (const auto& [key, all] : moved) {
+      EXPECT_EQ(all.sent, all.received) << key.second << " over " << key.first << ", " << c.ranks << " ranks, "
+                                        << fmt::format("{}", fmt::join(c.keys, " "));
+    }
+  }
+  EXPECT_GT(unequal, 100);
+}
+
 // Calls and bytes of a rank by kind of message.
 using Sent = std::map<std::tuple<std::string, std::string, std::string>, std::pair<int64_t, int64_t>>;
 Sent sent_by(const std::vector<CommunicationEntry>& entries, int index) {
@@ -84,7 +106,7 @@ TEST(RankValues, OfAClassAreThoseOfEachOfItsRanks) {
       const RankValues& of_class = table.values()[static_cast<size_t>(table.classes().of(rank))];
       EXPECT_EQ(own.pipeline_rank, of_class.pipeline_rank) << where;
       EXPECT_EQ(own.data_shard.microbatches, of_class.data_shard.microbatches) << where;
-      EXPECT_EQ(own.statistics_bytes, of_class.statistics_bytes) << where;
+      EXPECT_EQ(own.statistics, of_class.statistics) << where;
       EXPECT_TRUE(*own.microbatches == *of_class.microbatches) << where;
       EXPECT_TRUE(*own.owned == *of_class.owned) << where;
       EXPECT_TRUE(*own.matrices == *of_class.matrices) << where;
@@ -129,7 +151,7 @@ TEST(RankValues, AreAllNeeded) {
   const auto key = [](const RankValues& values, int without) {
     std::vector<int64_t> all = {values.pipeline_rank,
                                 values.data_shard.sequences.size(),
-                                values.statistics_bytes,
+                                values.statistics.sent,
                                 reinterpret_cast<int64_t>(values.microbatches.get()),
                                 reinterpret_cast<int64_t>(values.owned.get()),
                                 reinterpret_cast<int64_t>(values.matrices.get())};

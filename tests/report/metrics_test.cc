@@ -36,6 +36,7 @@ StepMetrics some_step(int64_t step) {
           .peak_memory_bytes = 1 << 20,
           .communication_seconds = 0.01,
           .communication_bytes = 4096,
+          .received_bytes = 8192,
           .communication_calls = 3,
           .data_seconds = 0.001};
 }
@@ -44,7 +45,7 @@ TEST_F(MetricsFile, LineHasTheDocumentedFields) {
   EXPECT_EQ(to_json_line(some_step(2)),
             R"({"step": 2, "loss": 2.5, "grad_norm": 0.1, "lr": 0.001, "tokens": 1024, "step_seconds": 0.25, )"
             R"("tokens_per_second": 2048, "mfu": 0.5, "peak_memory_bytes": 1048576, "communication_seconds": 0.01, )"
-            R"("communication_bytes": 4096, "communication_calls": 3, "data_seconds": 0.001})"
+            R"("communication_bytes": 4096, "received_bytes": 8192, "communication_calls": 3, "data_seconds": 0.001})"
             "\n");
   EXPECT_EQ(to_json_line(ValidationMetrics{7, 2.25, 1.5}),
             "{\"step\": 7, \"validation_loss\": 2.25, \"bits_per_byte\": 1.5}\n");

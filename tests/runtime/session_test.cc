@@ -26,7 +26,8 @@ TEST_P(RankCounts, SendWhatThePlanSays) {
       for (size_t rank = 0; rank < ranks.size(); ++rank) {
         const Traffic planned = planned_traffic(plan, rank);
         for (const StepTrace& step : ranks[rank].steps) {
-          EXPECT_EQ(step.traffic, planned) << "rank " << rank << ": " << step.traffic.bytes << " for " << planned.bytes;
+          EXPECT_EQ(step.traffic, planned)
+              << "rank " << rank << ": " << step.traffic.bytes.sent << " for " << planned.bytes.sent;
         }
       }
     }

@@ -13,6 +13,7 @@ namespace orthant {
 struct TinyOptions {
   bool tied = false;
   int64_t kv_heads = 2;
+  int64_t heads = 4;
   bool llama3 = false;
   double dropout = 0;
   bool biases = false;
@@ -26,7 +27,7 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
   Architecture a{.hidden_size = 24,
                  .intermediate_size = 40,
                  .num_hidden_layers = 2,
-                 .num_attention_heads = 4,
+                 .num_attention_heads = options.heads,
                  .num_key_value_heads = options.kv_heads,
                  .head_dim = 6,
                  .vocab_size = 37,

@@ -217,7 +217,7 @@ inline Traffic planned_traffic(const Plan& plan, size_t of) {
   Traffic planned;
   for (const auto& entry : plan.communication) {
     planned.calls += plan.calls_of(entry, rank);
-    planned.bytes += plan.bytes_of(entry, rank);
+    planned.bytes += {plan.bytes_of(entry, rank), plan.received_by(entry, rank)};
   }
   return planned;
 }

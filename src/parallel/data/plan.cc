@@ -133,23 +133,24 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
   return buckets;
 }
 
-int64_t reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
-  const int position = mesh.group_index(rank, bucket.axes);
-  return (bucket.elements.size() - bucket.chunk(position).size()) * element_bytes;
+Moved reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+  const int64_t own = bucket.chunk(mesh.group_index(rank, bucket.axes)).size();
+  return element_bytes * Moved{bucket.elements.size() - own, (mesh.group_size(bucket.axes) - 1) * own};
 }
 
-int64_t all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
-  const int next = (mesh.group_index(rank, bucket.axes) + 1) % mesh.group_size(bucket.axes);
-  return (bucket.elements.size() - bucket.chunk(next).size()) * element_bytes;
+Moved all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+  const int own = mesh.group_index(rank, bucket.axes), next = (own + 1) % mesh.group_size(bucket.axes);
+  const int64_t elements = bucket.elements.size();
+  return element_bytes * Moved{elements - bucket.chunk(next).size(), elements - bucket.chunk(own).size()};
 }
 
-int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+Moved reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
   // Always one all_reduce, even if redistribute() finds a cheaper path, because GradientReducer runs one all_reduce.
   const Mesh joined({{"joined", mesh.group_size(bucket.axes)}});
   const Layout partial{.split = {{}}, .partial = {"joined"}, .replicated = {}};
   const int64_t shape[] = {bucket.elements.size()};
   const Collective step{.kind = CollectiveKind::all_reduce, .axis = "joined", .after = unsharded_layout(1)};
-  return bytes_sent(joined, step, partial, shape, element_bytes, mesh.group_index(rank, bucket.axes));
+  return bytes_moved(joined, step, partial, shape, element_bytes, mesh.group_index(rank, bucket.axes));
 }
 
 }  // namespace orthant

@@ -95,11 +95,12 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
                                    std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                    std::span<const GradientRegion> regions);
 
-/// Bytes that the rank sends for the bucket: one all_reduce (P -> I) over the joint group of the bucket's axes.
-int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
-/// Bytes that the rank sends in a reduce_scatter of the bucket: all chunks but its own. In an all_gather: all chunks
-/// but that of the next position. The bucket must have its cuts.
-int64_t reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
-int64_t all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
+/// Bytes that the rank sends and receives for the bucket: one all_reduce (P -> I) over the joint group of the bucket's
+/// axes.
+Moved reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
+/// The same for a reduce_scatter of the bucket, whose chunks need not be equal, and for an all_gather. The bucket must
+/// have its cuts.
+Moved reduce_scatter_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
+Moved all_gather_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 
 }  // namespace orthant

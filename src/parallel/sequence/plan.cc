@@ -48,28 +48,34 @@ int64_t to_tokens(const Cut& cut, int64_t queries, int64_t keys) {
   return (queries * cut.own.query.size() + keys * cut.own.key.size()) * (cut.own_block() - cut.own_tokens) * cut.row;
 }
 
-// Tokens of the blocks and of the sums that this rank sends, and the number of messages of each. Sums follow their
-// blocks one step later.
+// Tokens of the blocks and of the sums that this rank passes on and receives, and the number of messages of each. Sums
+// follow their blocks one step later.
 struct Passed {
-  int64_t blocks = 0, sums = 0, messages = 0;
+  Moved blocks, sums;
+  int64_t messages = 0;
 };
 Passed passed_on(const Cut& cut) {
   const int window = cut.plan.window > 0 ? cut.plan.window : cut.plan.ring, windows = cut.plan.ring / window;
   const int w = cut.r / window, i = cut.r % window;
   // Inner ring: the rank sends all blocks of each window, except the next member's. Outer ring: it sends the block at
   // its own index of each window once more, to the next window, except that window's own. It sends all sums but its
-  // own.
-  Passed passed{.blocks = cut.a.seq_len, .sums = cut.a.seq_len - cut.own_block(), .messages = windows * window - 1};
+  // own. It receives all blocks but its own. A sum starts at the member after its block's, and each rank receives all
+  // others: of each window in the inner ring, and of all windows at its own index in the outer ring.
+  const int64_t length = cut.a.seq_len, others = length - cut.own_block();
+  Passed passed{.blocks = {length, others}, .sums = {others, length}, .messages = windows * window - 1};
   for (int o = 0; o < windows; ++o) {
-    passed.blocks += cut.block(o * window + i) - cut.block(o * window + (i + 1) % window);
+    const int64_t at_index = cut.block(o * window + i);
+    passed.blocks.sent += at_index - cut.block(o * window + (i + 1) % window);
+    passed.sums.received += at_index - cut.block(o * window + (i + window - 1) % window);
   }
-  passed.blocks -= cut.block((w + 1) % windows * window + i);
+  passed.blocks.sent -= cut.block((w + 1) % windows * window + i);
+  passed.sums.received -= cut.block((w + windows - 1) % windows * window + i);
   return passed;
 }
 
-// Elements that this rank sends in an all-reduce of `elements` over the ring.
-int64_t reduced(const Cut& cut, int64_t elements) {
-  return elements_sent(CollectiveKind::all_reduce, cut.plan.ring, cut.r, std::array{elements});
+// Elements that this rank sends and receives in an all-reduce of `elements` over the ring.
+Moved reduced(const Cut& cut, int64_t elements) {
+  return elements_moved(CollectiveKind::all_reduce, cut.plan.ring, cut.r, std::array{elements});
 }
 
 // Scratch bytes of ATen's flash kernel in backward, on one thread. It holds probabilities and their gradients of one
@@ -224,15 +230,16 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   SequenceTraffic traffic;
   const int64_t e = a.element_bytes;
   if (plan.ulysses > 1) {
-    traffic.forward.push_back(
-        {"attention, heads", "all_to_all", kUlysses, 2, (to_heads(cut, 1, 2) + to_tokens(cut, 1, 0)) * e});
-    traffic.backward.push_back(
-        {"attention, heads", "all_to_all", kUlysses, 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
+    // An exchange receives what its reverse sends.
+    const Moved forward{to_heads(cut, 1, 2) + to_tokens(cut, 1, 0), to_tokens(cut, 1, 2) + to_heads(cut, 1, 0)};
+    const Moved backward{forward.received, forward.sent};
+    traffic.forward.push_back({"attention, heads", "all_to_all", kUlysses, 2, e * forward});
+    traffic.backward.push_back({"attention, heads", "all_to_all", kUlysses, 2, e * backward});
   }
   if (plan.ring == 1) return traffic;
   if (plan.method == SequenceMethod::linformer) {
     const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.summary_length;
-    const Messages summaries{"attention, summaries", "all_reduce", kRing, 1, reduced(cut, sums) * a.sum_bytes()};
+    const Messages summaries{"attention, summaries", "all_reduce", kRing, 1, a.sum_bytes() * reduced(cut, sums)};
     traffic.forward.push_back(summaries);
     traffic.backward.push_back(summaries);
     return traffic;
@@ -241,23 +248,23 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   const int64_t token = cut.ring_key_heads * cut.row;
   if (plan.method == SequenceMethod::ring_attention) {
     const Messages blocks{"attention, keys and values", "exchange", kRing, passed.messages,
-                          2 * passed.blocks * token * e};
+                          2 * token * e * passed.blocks};
     traffic.forward.push_back(blocks);
     traffic.backward.push_back(blocks);
     traffic.backward.push_back(
-        {"attention, their gradients", "exchange", kRing, passed.messages, 2 * passed.sums * token * a.sum_bytes()});
+        {"attention, their gradients", "exchange", kRing, passed.messages, 2 * token * a.sum_bytes() * passed.sums});
     return traffic;
   }
   const Messages rings{"attention, keys, then values", "exchange", kRing, 2 * passed.messages,
-                       2 * passed.blocks * token * e};
+                       2 * token * e * passed.blocks};
   traffic.forward.push_back(rings);
   traffic.backward.push_back(rings);
   if (plan.all_reduce) {
-    traffic.backward.push_back({"attention, their gradients", "all_reduce", kRing, 2,
-                                2 * reduced(cut, token * a.seq_len) * a.sum_bytes()});
+    traffic.backward.push_back(
+        {"attention, their gradients", "all_reduce", kRing, 2, 2 * a.sum_bytes() * reduced(cut, token * a.seq_len)});
   } else {
     traffic.backward.push_back({"attention, their gradients", "exchange", kRing, 2 * passed.messages,
-                                2 * passed.sums * token * a.sum_bytes()});
+                                2 * token * a.sum_bytes() * passed.sums});
   }
   return traffic;
 }

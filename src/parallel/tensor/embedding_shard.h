@@ -1,5 +1,6 @@
 // EmbeddingShard: one rank's part of an embedding whose table is sharded by rows of the vocabulary. Each rank looks up
 // the tokens that are in its rows, and has zeros for all others. So the sum over ranks is the embedding, bit for bit.
+// If rows of a mesh shard the table's width, either the table or the results move over rows: see EmbeddingMove.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +15,9 @@ namespace orthant {
 
 class EmbeddingShard {
  public:
-  /// tokens: int64 [B,T], or [N] if a single rank has the rows. `rows`: rows of the table that this rank has.
-  EmbeddingShard(const at::Tensor& tokens, const Range& rows);
+  /// tokens: int64 [B,T], or [N] if a single rank has the rows. `rows`: rows of the table that this rank has. Gathers
+  /// the tokens over the mesh's rows if results move.
+  EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows);
 
   /// This rank's shard of the sum over the mesh's columns, with one row a token.
   at::Tensor look_up(const SliceMesh& mesh, const Weight& table) const;
@@ -23,8 +25,9 @@ class EmbeddingShard {
   void accumulate(const SliceMesh& mesh, const Weight& table, const at::Tensor& gradient) const;
 
  private:
-  int64_t tokens_, sequences_;
-  at::Tensor which_, row_;  // indices of the tokens in this rank's rows, and their rows
+  EmbeddingMove move_;
+  int64_t sequences_, tokens_ = 0;  // tokens that this rank looks up: its own, or those of all rows
+  at::Tensor which_, row_;          // indices of the tokens in this rank's rows of the table, and these rows
 };
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "model/primitives.h"
+#include "parallel/tensor/key_heads_plan.h"
 #include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
@@ -19,10 +20,12 @@ namespace orthant {
 struct UnshardedWeight {
   int64_t out = 0, in = 0;
   Stationary stationary = Stationary::output;
+  AttentionHeads heads = {};  // of the attention that reads its output; no heads for other weights
 };
 
 /// x W^T + b, where b is sharded like the width of the result. Output-stationary (column-parallel): from the stream
-/// [B,T,C] to this column's [B,T,O_j]. Input-stationary (row-parallel): from this column's [B,T,C_j] to the stream.
+/// [B,T,C] to this column's [B,T,O_j], and for queries, keys and values to the heads of its attention
+/// (key_heads.h). Input-stationary (row-parallel): from this column's [B,T,C_j] to the stream.
 /// Gathered operands are freed and gathered again in backward, and in a split backward once in Action I and once in
 /// Action W. The gradients of biases and gains are sums over this rank's tokens only.
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight,
@@ -33,7 +36,8 @@ at::Tensor tensor_linear_backward(const TensorMesh& mesh, const at::Tensor& x, c
                                   const UnshardedWeight& unsharded, const at::Tensor& dy);
 
 /// Looks up rows of the table [V,C], which is sharded as an output-stationary weight: from tokens [B,T] to the stream.
-/// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding.
+/// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding. What moves
+/// over rows is an EmbeddingMove.
 at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
                             int64_t vocabulary);
 

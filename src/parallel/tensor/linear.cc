@@ -1,9 +1,11 @@
 // tensor_linear(): linear layers on a tensor mesh, in the stationary forms and in SUMMA's.
+#include "model/linear.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "model/element.h"
-#include "model/linear.h"
+#include "parallel/tensor/key_heads.h"
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/products.h"
 #include "parallel/tensor/stationary.h"
@@ -123,7 +125,10 @@ void summa_weight_gradient(const Call& call, const at::Tensor& x, const at::Tens
   add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.unsharded.in).t());
 }
 
-at::Tensor run_backward(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+bool makes_heads(const Call& call) { return call.unsharded.heads.query > 0; }
+
+at::Tensor run_backward(const Call& call, const at::Tensor& x, const at::Tensor& gradient, bool wants_dx) {
+  const at::Tensor dy = makes_heads(call) ? return_key_heads(*call.mesh, call.unsharded.heads, gradient) : gradient;
   accumulate_bias(*call.weight, flat(dy));
   const bool summa = call.mesh->plan().form == ProductForm::summa;
   at::Tensor dx;
@@ -142,19 +147,23 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     context->save_for_backward({x});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(call.mesh);
     context->saved_data["weight"] = reinterpret_cast<int64_t>(call.weight);
+    const auto& [out, in, stationary, heads] = call.unsharded;
     context->saved_data["unsharded"] =
-        std::vector<int64_t>{call.unsharded.out, call.unsharded.in, static_cast<int64_t>(call.unsharded.stationary)};
+        std::vector<int64_t>{out, in, static_cast<int64_t>(stationary), heads.query, heads.key, heads.head_dim};
     const at::Tensor y = call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
     // A bias is sharded like y, so it is added once: in an input-stationary layer after the sum over columns.
     if (call.weight->bias != nullptr) y.add_(call.weight->bias->value);
-    return y;
+    return makes_heads(call) ? receive_key_heads(*call.mesh, call.unsharded.heads, y) : y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
     const auto unsharded = context->saved_data["unsharded"].toIntVector();
     const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
                     reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
-                    {unsharded[0], unsharded[1], static_cast<Stationary>(unsharded[2])}};
+                    {unsharded[0],
+                     unsharded[1],
+                     static_cast<Stationary>(unsharded[2]),
+                     {unsharded[3], unsharded[4], unsharded[5]}}};
     // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
     const at::Tensor x = context->get_saved_variables()[0].detach(), dy = output_gradients[0].contiguous();
     return {run_backward(call, x, dy, context->needs_input_grad(0)), at::Tensor(), at::Tensor()};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mesh/staging.h"
+#include "parallel/tensor/key_heads_plan.h"
 #include "parallel/tensor/volume_plan.h"
 
 namespace orthant {
@@ -150,14 +151,48 @@ ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   const int64_t elements = s.sequences * s.tokens * s.hidden, whole = elements * s.element_bytes;
   const int64_t wide = elements * s.sum_bytes, narrow = wide > whole ? whole : 0;
   if (plan.rows * plan.columns == 1) return {.forward = whole, .backward = narrow > 0 ? wide : 0};
-  const int64_t found = 2 * s.sequences * s.tokens * static_cast<int64_t>(sizeof(int64_t));  // indices and rows
-  const Rows table(plan, s, share(s.vocabulary, plan.columns) * s.hidden, Stationary::output);
+  constexpr int64_t kIdBytes = sizeof(int64_t);
+  const int64_t tokens = s.sequences * s.tokens, table_rows = share(s.vocabulary, plan.columns);
+  const int64_t found = 2 * tokens * kIdBytes;  // indices and rows
+  const Rows table(plan, s, table_rows * s.hidden, Stationary::output);
   const bool cut = plan.columns > 1 && plan.stream != StreamSharding::none;
   const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
   const int64_t summing =
       plan.columns > 1 ? gathered + (cut ? part : whole) + reduction_buffer_bytes(part, plan.columns) : 0;
+  if (embedding_move(plan, table_rows, tokens, s.hidden, s.element_bytes, s.sum_bytes) == EmbeddingMove::results) {
+    // Ids, indices and rows of the tokens of all rows of the mesh. The results of all of these in the row's part of the
+    // width are as large as those of its own tokens. They leave and arrive; in forward they are then joined.
+    const int64_t ids = plan.rows * tokens * kIdBytes + plan.rows * found;
+    const int64_t in_width = plan.rows * tokens * share(s.hidden, plan.rows), moved = in_width * s.element_bytes;
+    return {.forward = ids + std::max({2 * moved, moved + 2 * whole, whole + summing}),
+            .backward = ids + std::max({2 * gathered, gathered + whole + moved,
+                                        moved + (narrow > 0 ? moved : 0) + in_width * s.sum_bytes})};
+  }
   return {.forward = table.gathered + found + std::max({table.by_rows, 2 * whole, whole + summing}),
           .backward = gathered + found + std::max({gathered, narrow + wide, wide + table.sum + table.summing})};
+}
+
+// Adds the exchange of key heads after a product's forward and before its backward. The columns of a mesh send and
+// receive different numbers of elements; the largest stand for all.
+void add_exchange(ProductBytes& product, const TensorShape& s, const ColumnOperation& own,
+                  const KeyHeadExchange& exchange) {
+  const int64_t tokens = s.sequences * s.tokens, e = s.element_bytes;
+  int64_t sent = 0, received = 0, rows = 0, distinct = 0;
+  for (int column = 0; column < exchange.columns; ++column) {
+    sent = std::max(sent, exchange.sent_elements(column));
+    received = std::max(received, exchange.received_elements(column));
+    rows = std::max(rows, 2 * exchange.rows_of(column).size());
+    const int64_t heads = exchange.read_by(column).size();
+    const bool repeats = heads != heads_of_column(exchange.all, exchange.columns).key;
+    distinct = std::max(distinct, repeats ? 2 * heads * exchange.all.head_dim : 0);
+  }
+  const int64_t before = own.product_out * e, after = own.out * e;
+  product.forward =
+      std::max(product.forward, tokens * (before + std::max((sent + received) * e, received * e + after)));
+  const int64_t work =
+      tokens * (distinct * s.sum_bytes + std::max((sent + received) * e, sent * e + rows * s.sum_bytes + before));
+  product.backward = std::max(work, product.backward + tokens * before);
+  product.for_input = std::max(work, product.for_input + tokens * before);
 }
 
 }  // namespace
@@ -193,7 +228,10 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
                        .loss = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output})};
   for (const ColumnOperation& own : s.block) {
     if (own.operation.kind != OperationKind::linear) continue;
-    memory.linears.push_back(own.operation.to_stream ? into_stream(own.operation.in, own.in) : from_stream(own.out));
+    memory.linears.push_back(own.operation.to_stream ? into_stream(own.operation.in, own.in)
+                                                     : from_stream(own.product_out));
+    const KeyHeadExchange exchange{own.operation.heads, plan.columns};
+    if (own.operation.heads.query > 0 && exchange.needed()) add_exchange(memory.linears.back(), s, own, exchange);
   }
   return memory;
 }

@@ -39,6 +39,18 @@ Redistribution TensorMesh::sum_rows(const at::Tensor& summand, int dim) const {
   return start(comm_, summand, orthant::sum_rows(summand.sizes().vec(), dim));
 }
 
+at::Tensor TensorMesh::gather_token_ids(const at::Tensor& token_ids) const {
+  return start(comm_, token_ids, orthant::gather_token_ids(plan_, token_ids.numel())).wait();
+}
+
+at::Tensor TensorMesh::results_to_tokens(const at::Tensor& results, int64_t hidden) const {
+  return start(comm_, results, orthant::results_to_tokens(plan_, results.size(0) / plan_.rows, hidden)).wait();
+}
+
+at::Tensor TensorMesh::gradients_to_rows(const at::Tensor& gradients) const {
+  return start(comm_, gradients, orthant::gradients_to_rows(plan_, gradients.size(0), gradients.size(1))).wait();
+}
+
 int64_t TensorMesh::all_tokens(int64_t of_part) const {
   return of_part * (plan_.stream == StreamSharding::tokens ? plan_.columns : 1);
 }

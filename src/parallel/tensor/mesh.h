@@ -35,6 +35,10 @@ class TensorMesh {
   /// reduce-scatter of partial sums over rows to this rank's shard along `dim`.
   Redistribution gather_rows(const at::Tensor& part, int dim, int64_t extent) const;
   Redistribution sum_rows(const at::Tensor& summand, int dim) const;
+  /// The three moves of EmbeddingMove::results over rows, as plan.h describes them. token_ids is int64 [N].
+  at::Tensor gather_token_ids(const at::Tensor& token_ids) const;
+  at::Tensor results_to_tokens(const at::Tensor& results, int64_t hidden) const;
+  at::Tensor gradients_to_rows(const at::Tensor& gradients) const;
   /// Number of tokens of all columns together, given the tokens of this rank's shard of the stream.
   int64_t all_tokens(int64_t of_part) const;
   /// Range of the tokens [0, all) that are in this rank's shard of the stream.

@@ -43,6 +43,26 @@ AxisRedistribution sum_rows(std::vector<int64_t> shape, int dim) {
   return {summands(2, kRow), cut(2, dim, kRow), std::move(shape)};
 }
 
+EmbeddingMove embedding_move(const TensorPlan& plan, int64_t table_rows, int64_t tokens, int64_t hidden,
+                             int64_t element_bytes, int64_t sum_bytes) {
+  if (plan.rows == 1) return EmbeddingMove::table;
+  // Bytes that a rank sends, times rows / (rows - 1).
+  const double table = static_cast<double>(table_rows * hidden) * static_cast<double>(element_bytes + sum_bytes);
+  const double ids = static_cast<double>(plan.rows) * sizeof(int64_t);
+  const double results = 2 * static_cast<double>(tokens) * (static_cast<double>(hidden * element_bytes) + ids);
+  return results < table ? EmbeddingMove::results : EmbeddingMove::table;
+}
+
+AxisRedistribution gather_token_ids(const TensorPlan& plan, int64_t tokens) {
+  return {cut(1, 0, kRow), copies(1, kRow), {plan.rows * tokens}};
+}
+AxisRedistribution results_to_tokens(const TensorPlan& plan, int64_t tokens, int64_t hidden) {
+  return {cut(2, 1, kRow), cut(2, 0, kRow), {plan.rows * tokens, hidden}};
+}
+AxisRedistribution gradients_to_rows(const TensorPlan& plan, int64_t tokens, int64_t hidden) {
+  return {cut(2, 0, kRow), cut(2, 1, kRow), {plan.rows * tokens, hidden}};
+}
+
 StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool summed,
                            int64_t element_bytes) {
   constexpr int64_t kMostPanels = 8;

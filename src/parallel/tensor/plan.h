@@ -69,6 +69,21 @@ AxisRedistribution sum_stream(const TensorPlan& plan, std::vector<int64_t> shape
 AxisRedistribution gather_rows(std::vector<int64_t> shape, int dim);
 AxisRedistribution sum_rows(std::vector<int64_t> shape, int dim);
 
+/// The tensor that moves over rows to look up tokens in a table that rows shard by width. table: every row gathers it.
+/// results: every row looks up the tokens of all rows in its part of the width, and an all-to-all gives each row the
+/// full width of its own tokens.
+enum class EmbeddingMove { table, results };
+/// The choice that sends fewer bytes over rows in forward and backward together. table_rows: rows of the table that the
+/// column has; tokens: those of one row; element_bytes and sum_bytes: of the table, and of its gradient. Rows of one
+/// column make the same choice.
+EmbeddingMove embedding_move(const TensorPlan& plan, int64_t table_rows, int64_t tokens, int64_t hidden,
+                             int64_t element_bytes, int64_t sum_bytes);
+/// The redistributions of EmbeddingMove::results over rows, with `tokens` tokens in each row: token ids of all rows,
+/// results [all tokens, width of the row] to [own tokens, full width], and gradients the other way.
+AxisRedistribution gather_token_ids(const TensorPlan& plan, int64_t tokens);
+AxisRedistribution results_to_tokens(const TensorPlan& plan, int64_t tokens, int64_t hidden);
+AxisRedistribution gradients_to_rows(const TensorPlan& plan, int64_t tokens, int64_t hidden);
+
 /// The stream's tokens in panels: the next panel moves while the present one is multiplied. A product views the stream
 /// as [sequences, shares, tokens], with one shard for each column if columns shard tokens. Otherwise all tokens of all
 /// sequences form a single row. A panel is the same range of tokens in every shard.

@@ -18,9 +18,10 @@ Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   return part;
 }
 
-AttentionShape heads_of_column(AttentionShape shape, int columns) {
-  shape.heads /= columns;
-  shape.kv_heads /= columns;
+AttentionShape shape_of_column(AttentionShape shape, int columns) {
+  const AttentionHeads own = heads_of_column({shape.heads, shape.kv_heads, shape.head_dim}, columns);
+  shape.heads = own.query;
+  shape.kv_heads = own.key;
   return shape;
 }
 
@@ -53,14 +54,14 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Uns
   primitives.linear_backward = [mesh, unsharded](const at::Tensor& x, const Weight& weight, const at::Tensor& dy) {
     return tensor_linear_backward(*mesh, x, weight, unsharded(weight), dy);
   };
-  primitives.local = [local = primitives.local, columns = plan.columns](
-                         const std::string& function, const at::Tensor& x, const Weight* weight,
-                         const AttentionShape& shape, double eps) {
-    return local(function, x, weight, heads_of_column(shape, columns), eps);
+  primitives.local = [local = primitives.local, columns = plan.columns](const std::string& function,
+                                                                        const at::Tensor& x, const Weight* weight,
+                                                                        const AttentionShape& shape, double eps) {
+    return local(function, x, weight, shape_of_column(shape, columns), eps);
   };
   primitives.attention = [core, columns = plan.columns](const at::Tensor& qkv, const Microbatch& batch,
                                                         const AttentionShape& shape) {
-    return attention(*core, qkv, batch, heads_of_column(shape, columns));
+    return attention(*core, qkv, batch, shape_of_column(shape, columns));
   };
   primitives.dropout = [mesh, hidden_size](const at::Tensor& x, const Microbatch& batch, DropoutKey key) {
     if (key.probability == 0) return x;

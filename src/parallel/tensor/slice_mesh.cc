@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
+#include "model/element.h"
 #include "parallel/tensor/weight_sum.h"
 
 namespace orthant {
@@ -45,6 +46,12 @@ at::Tensor SliceMesh::gather_logits(Comm& comm, const at::Tensor& own, Axes axes
   const at::Tensor all = redistribute(comm, own, sharded, unsharded_layout(2), {own.size(0), vocabulary});
   if (rows()) comm.broadcast(all, kOverRows).wait();
   return all;
+}
+
+EmbeddingMove SliceMesh::embedding_move(const Weight& table, int64_t tokens) const {
+  if (!rows()) return EmbeddingMove::table;
+  return orthant::embedding_move(mesh_->plan(), table.value.size(0), tokens, width_, table.value.element_size(),
+                                 static_cast<int64_t>(c10::elementSize(wide(table.value.scalar_type()))));
 }
 
 at::Tensor SliceMesh::gather_weight(const Weight& weight) const {

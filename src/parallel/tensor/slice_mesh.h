@@ -41,6 +41,12 @@ class SliceMesh {
   /// second: an all-gather. Row 0 then broadcasts them, because rows may have rounded differently.
   at::Tensor gather_logits(Comm& comm, const at::Tensor& own_NV, Axes outer, int64_t vocabulary) const;
 
+  /// The tensor that moves over rows to look up this rank's `tokens` tokens in the table; and the moves of results.
+  EmbeddingMove embedding_move(const Weight& table, int64_t tokens) const;
+  at::Tensor gather_token_ids(const at::Tensor& token_ids) const { return mesh_->gather_token_ids(token_ids); }
+  at::Tensor results_to_tokens(const at::Tensor& results) const { return mesh_->results_to_tokens(results, width_); }
+  at::Tensor gradients_to_rows(const at::Tensor& gradients) const { return mesh_->gradients_to_rows(gradients); }
+
   /// This column's rows of the weight in full width: an all-gather over rows.
   at::Tensor gather_weight(const Weight& weight) const;
   /// begin_gradient: the tensor to which products for the gradient of gather_weight(weight) are added. With one row it

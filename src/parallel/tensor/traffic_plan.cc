@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mesh/redistribute.h"
+#include "parallel/tensor/key_heads_plan.h"
 #include "parallel/tensor/slice_traffic_plan.h"
 
 namespace orthant {
@@ -64,6 +65,43 @@ class Sender {
     }
   }
 
+  // The exchange of key heads between columns: forward sends parts of this column's rows, backward gradients of the
+  // parts that it received.
+  void exchange_key_heads(const AttentionHeads& heads, bool is_forward) {
+    const KeyHeadExchange exchange{heads, plan_.columns};
+    if (heads.query == 0 || !exchange.needed()) return;
+    const int column = mesh_.coord(rank_, kColumn);
+    Moved numbers{exchange.sent_elements(column), exchange.received_elements(column)};
+    if (!is_forward) std::swap(numbers.sent, numbers.received);
+    add("key heads", name_of(CollectiveKind::all_to_all), kColumn,
+        shape_.sequences * shape_.tokens * element() * numbers);
+  }
+
+  // The embedding, whose table has `table_rows` rows in this column.
+  EmbeddingMove embedding(int64_t table_rows) const {
+    return embedding_move(plan_, table_rows, shape_.sequences * shape_.tokens, shape_.hidden, element(),
+                          shape_.sum_bytes);
+  }
+  void gather_token_ids() {
+    move("token ids", orthant::gather_token_ids(plan_, shape_.sequences * shape_.tokens), sizeof(int64_t));
+  }
+  void embedding_forward(int64_t table_rows) {
+    if (embedding(table_rows) == EmbeddingMove::results) {
+      move("embedded tokens", results_to_tokens(plan_, shape_.sequences * shape_.tokens, shape_.hidden), element());
+    } else {
+      gather_rows("weights", {table_rows, shape_.hidden}, 1);
+    }
+    sum_stream("activations", shape_.hidden);
+  }
+  void embedding_backward(int64_t table_rows) {
+    gather_stream("activations", shape_.hidden);
+    if (embedding(table_rows) == EmbeddingMove::results) {
+      move("embedded tokens", gradients_to_rows(plan_, shape_.sequences * shape_.tokens, shape_.hidden), element());
+    } else {
+      sum_rows("weight gradients", {table_rows, shape_.hidden}, 1);
+    }
+  }
+
   // SUMMA's loop over panels of K. The flags say whether panels of tokens and of weights are broadcast or summed.
   void panels(const char* what, int64_t K, bool tokens_move, bool weights_move, bool tokens_sum, bool weights_sum,
               int64_t weight_columns) {
@@ -81,7 +119,7 @@ class Sender {
   struct Sent {
     CollectiveKind kind;
     std::string axis;
-    int64_t bytes;
+    Moved bytes;
   };
   struct Known {
     AxisRedistribution move;
@@ -105,7 +143,7 @@ class Sender {
     return shapes;
   }
 
-  void add(const char* what, std::string_view collective, const std::string& axis, int64_t bytes) {
+  void add(const char* what, std::string_view collective, const std::string& axis, const Moved& bytes) {
     if (mesh_.axis_size(axis) == 1) return;
     for (Messages& known : messages_) {
       if (known.what != what || known.collective != collective || known.axis != axis) continue;
@@ -129,7 +167,7 @@ class Sender {
     Layout before = m.from;
     for (const Collective& step : redistribute(mesh_, m.from, m.to, m.shape, element_bytes)) {
       if (communicates(step.kind)) {
-        sent.push_back({step.kind, step.axis, bytes_sent(mesh_, step, before, m.shape, element_bytes, rank_)});
+        sent.push_back({step.kind, step.axis, bytes_moved(mesh_, step, before, m.shape, element_bytes, rank_)});
       }
       before = step.after;
     }
@@ -140,7 +178,7 @@ class Sender {
               int64_t element_bytes) {
     const int size = mesh_.axis_size(axis), place = (mesh_.coord(rank_, axis) - root + size) % size;
     const int64_t extents[] = {elements};
-    add(what, name_of(kind), axis, elements_sent(kind, size, place, extents) * element_bytes);
+    add(what, name_of(kind), axis, element_bytes * elements_moved(kind, size, place, extents));
   }
 
   const TensorPlan& plan_;
@@ -159,7 +197,7 @@ struct Linear {
 // Columns shard the rows of an output-stationary weight, and the inputs of an input-stationary one.
 Linear linear_of(const ColumnOperation& product, const TensorPlan& plan, int column) {
   const LinearShape unsharded = linear_shape(product.operation);
-  if (!unsharded.to_stream) return {unsharded, product.out};
+  if (!unsharded.to_stream) return {unsharded, product.product_out};
   const bool output = stationary_of(plan, unsharded) == Stationary::output;
   return {unsharded, output ? shard(unsharded.out, plan.columns, column).size() : product.in};
 }
@@ -209,19 +247,26 @@ std::vector<ColumnOperation> column_operations(const std::vector<Operation>& blo
   std::vector<ColumnOperation> operations;
   int64_t width = 0;  // of this column, of the last output that is not the stream
   for (const Operation& operation : block) {
-    ColumnOperation own{
-        .operation = operation, .in = width, .out = operation.out, .statistics = operation.statistics};
+    ColumnOperation own{.operation = operation,
+                        .in = width,
+                        .out = operation.out,
+                        .product_out = 0,
+                        .statistics = operation.statistics};
+    const bool has_heads = operation.heads.query > 0;
+    const AttentionHeads heads = has_heads ? heads_of_column(operation.heads, plan.columns) : AttentionHeads();
     if (operation.reads_stream()) own.in = operation.in;
     if (operation.kind == OperationKind::linear && !operation.to_stream) {
-      own.out = 0;
       for (const ParameterInfo& parameter : operation.parameters) {
-        if (!parameter.is_bias()) own.out += part(parameter.shape[0]);
+        if (!parameter.is_bias()) own.product_out += part(parameter.shape[0]);
       }
+      own.out = has_heads ? heads.elements() : own.product_out;
+    } else if (operation.kind == OperationKind::linear) {
+      own.product_out = operation.out;
     } else if (operation.kind == OperationKind::attention) {
       own.out = part(operation.out);
     } else if (operation.kind == OperationKind::local) {
       own.out = operation.in == operation.out ? width : part(operation.out);
-      own.statistics = operation.statistics / plan.columns;
+      own.statistics = has_heads ? heads.query + heads.key : operation.statistics / plan.columns;
     }
     width = own.out;
     operations.push_back(std::move(own));
@@ -238,27 +283,37 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
     for (size_t i = range.begin; i < range.end; ++i) {
       const ColumnOperation& own = s.block[i];
       if (own.operation.kind == OperationKind::norm) send_for_norm();
-      if (own.operation.kind == OperationKind::linear) send_for_linear(send, plan, linear_of(own, plan, column));
+      if (own.operation.kind == OperationKind::linear) send_for_linear(own);
     }
   };
   const auto of_block = [&](const auto& send_for_norm, const auto& send_for_linear) {
     of_range({0, s.block.size()}, send_for_norm, send_for_linear);
     return send.take();
   };
-  traffic.block_forward = of_block([&] { send.norm_forward(); }, forward);
-  traffic.block_backward = of_block([&] { send.norm_backward(); }, backward);
-  traffic.block_split = of_block([] {}, weight_gradient_alone);
+  const auto run_forward = [&](const ColumnOperation& own) {
+    forward(send, plan, linear_of(own, plan, column));
+    send.exchange_key_heads(own.operation.heads, true);
+  };
+  const auto run_backward = [&](const ColumnOperation& own) {
+    send.exchange_key_heads(own.operation.heads, false);
+    backward(send, plan, linear_of(own, plan, column));
+  };
+  traffic.block_forward = of_block([&] { send.norm_forward(); }, run_forward);
+  traffic.block_backward = of_block([&] { send.norm_backward(); }, run_backward);
+  traffic.block_split = of_block(
+      [] {}, [&](const ColumnOperation& own) { weight_gradient_alone(send, plan, linear_of(own, plan, column)); });
   for (const RecomputedRange& range : s.recomputed) {
-    of_range({range.begin, range.last_product()}, [&] { send.norm_forward(); }, forward);
+    of_range({range.begin, range.last_product()}, [&] { send.norm_forward(); }, run_forward);
   }
   traffic.block_repeated = send.take();
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
-  send.gather_rows("weights", table, 1);
-  send.sum_stream("activations", s.hidden);
+  const bool gathers_ids = send.embedding(table[0]) == EmbeddingMove::results;
+  if (gathers_ids) send.gather_token_ids();
+  send.embedding_forward(table[0]);
   traffic.embedding_forward = send.take();
-  send.gather_stream("activations", s.hidden);
-  send.sum_rows("weight gradients", table, 1);
+  if (gathers_ids) send.gather_token_ids();
+  send.embedding_backward(table[0]);
   traffic.embedding_backward = send.take();
 
   send.norm_forward();
@@ -278,10 +333,9 @@ TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, c
   Sender send(plan, s, mesh, rank);
   TensorSliceTraffic traffic;
   const std::vector<int64_t> table{slice.rows, s.hidden};
-  send.gather_rows("weights", table, 1);
-  send.sum_stream("activations", s.hidden);
-  send.gather_stream("activations", s.hidden);
-  send.sum_rows("weight gradients", table, 1);
+  if (send.embedding(slice.rows) == EmbeddingMove::results) send.gather_token_ids();
+  send.embedding_forward(slice.rows);
+  send.embedding_backward(slice.rows);
   traffic.embedding = send.take();
 
   for (int times = slice.early ? 1 : 2; times > 0; --times) send.gather_rows("weights", table, 1);

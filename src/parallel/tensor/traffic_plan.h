@@ -17,6 +17,7 @@ namespace orthant {
 struct ColumnOperation {
   Operation operation;
   int64_t in = 0, out = 0;
+  int64_t product_out = 0;  // of a product's own output, before columns exchange key heads (see key_heads_plan.h)
   int64_t statistics = 0;  // numbers of each token that it keeps for backward; of the column's heads, if it is local
 };
 /// The operations as the column carries them out. A fused product has the column's rows of each of its matrices.

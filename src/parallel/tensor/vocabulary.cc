@@ -39,7 +39,8 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     context->saved_data["weight"] = weight;
     context->saved_data["vocabulary"] = vocabulary;
     const auto& table = *reinterpret_cast<const Weight*>(weight);
-    const at::Tensor part = EmbeddingShard(tokens, mesh->column_rows(vocabulary)).look_up(*mesh, table);
+    const EmbeddingShard shard(*mesh, table, tokens, mesh->column_rows(vocabulary));
+    const at::Tensor part = shard.look_up(*mesh, table);
     return part.view(mesh->part_shape(tokens.size(0), tokens.size(1)));
   }
 
@@ -47,7 +48,8 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     const auto* mesh = reinterpret_cast<const SliceMesh*>(context->saved_data["mesh"].toInt());
     const auto& table = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const Range rows = mesh->column_rows(context->saved_data["vocabulary"].toInt());
-    EmbeddingShard(context->get_saved_variables()[0], rows).accumulate(*mesh, table, output_gradients[0].contiguous());
+    const EmbeddingShard shard(*mesh, table, context->get_saved_variables()[0], rows);
+    shard.accumulate(*mesh, table, output_gradients[0].contiguous());
     return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

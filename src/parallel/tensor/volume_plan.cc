@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "parallel/tensor/key_heads_plan.h"
+
 namespace orthant {
 
 TensorVolume& TensorVolume::operator+=(const TensorVolume& other) {
@@ -14,7 +16,7 @@ TensorVolume& TensorVolume::operator+=(const TensorVolume& other) {
 }
 
 LinearShape linear_shape(const Operation& linear) {
-  return {.in = linear.in, .out = linear.out, .to_stream = linear.to_stream};
+  return {.in = linear.in, .out = linear.out, .to_stream = linear.to_stream, .heads = linear.heads};
 }
 
 std::vector<LinearShape> linear_shapes(const std::vector<Operation>& block) {
@@ -44,6 +46,17 @@ TensorVolume count_received_elements(const TensorPlan& plan, const LinearShape& 
   } else {
     elements.forward += moved;
     elements.backward += (output ? 2 : 1 + split) * moved;
+  }
+  const KeyHeadExchange exchange{linear.heads, plan.columns};
+  // A mesh whose columns do not divide the query heads is refused. Its volume is listed without an exchange.
+  const bool is_legal = linear.heads.query > 0 && linear.heads.query % plan.columns == 0;
+  if (is_legal && exchange.needed()) {
+    double received = 0;
+    for (int column = 0; column < plan.columns; ++column) {
+      received += static_cast<double>(exchange.received_elements(column)) / columns;
+    }
+    elements.forward += tokens / (depth * rows) * received;
+    elements.backward += tokens / (depth * rows) * received;
   }
   return elements;
 }

@@ -6,6 +6,7 @@
 //   summa              the output-stationary formulas, whichever of in and out is larger
 // The sum of weight gradients over depth adds 2 (d-1)/d w, once a step. A bias adds no message of its own: its gradient
 // is summed with all others once a step over the n ranks that have other tokens, 2 (n-1)/n of a rank's elements.
+// Columns that do not divide the key heads also exchange parts of keys and values: see key_heads_plan.h.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct TensorVolume {
 struct LinearShape {
   int64_t in = 0, out = 0;
   bool to_stream = false;  // its output is added to the residual stream; otherwise its input is read from it
+  AttentionHeads heads = {};  // of the attention that reads its output
 };
 /// The shape of a linear operation of a block; and of all of them, in order.
 LinearShape linear_shape(const Operation& linear);

@@ -10,13 +10,13 @@ namespace {
 constexpr const char* kOutput = "output layer, sharded over the pipeline";
 constexpr const char* kInput = "embedding, sharded over the pipeline";
 
-// One call that sends `elements` elements.
+// One call on a tensor of `elements` elements.
 Messages message(const char* what, CollectiveKind kind, const VocabularyShape& shape, int position, int64_t elements,
                  int element_bytes) {
   const int place = (position - shape.root + shape.ranks) % shape.ranks;
   const int64_t extents[] = {elements};
   return {what, std::string(name_of(kind)), kPipeline, 1,
-          element_bytes * elements_sent(kind, shape.ranks, place, extents)};
+          element_bytes * elements_moved(kind, shape.ranks, place, extents)};
 }
 
 }  // namespace
@@ -31,8 +31,9 @@ std::vector<Messages> output_traffic(const VocabularyAlgorithm& algorithm, const
   std::vector<Messages> all;
   all.push_back(message(kOutput, CollectiveKind::broadcast, shape, position, shape.stream, shape.element_bytes));
   // All ranks have equally many statistics, and each sends those of all ranks but one.
-  all.push_back({kOutput, std::string(name_of(CollectiveKind::all_gather)), kPipeline, naive ? 2 : 1,
-                 (shape.ranks - 1) * own * shape.statistic_bytes()});
+  const int64_t statistics = (shape.ranks - 1) * own * shape.statistic_bytes();
+  all.push_back(
+      {kOutput, std::string(name_of(CollectiveKind::all_gather)), kPipeline, naive ? 2 : 1, {statistics, statistics}});
   if (with_gradient) {
     all.push_back(message(kOutput, root_sum(shape.on_gpu), shape, position, shape.stream, shape.element_bytes));
   }

@@ -301,7 +301,7 @@ TEST(ReductionBytes, EqualOneAllReduceOverAllAxes) {
       for (const int64_t elements : {1, 7, 1000, 12345}) {
         const GradientBucket bucket{{0, elements}, {0}, axes};
         int64_t sum = 0;
-        for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, bucket, 4, rank);
+        for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, bucket, 4, rank).sent;
         EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // each of n ranks sends 2 (n-1)/n of the bytes
       }
     }
@@ -317,7 +317,7 @@ TEST(ReductionBytes, EqualOneAllReduceForAnyNumberOfRanks) {
       const GradientBucket bucket{{0, elements}, {0}, {"data"}};
       int64_t sum = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const int64_t bytes = reduction_bytes(mesh, bucket, 4, rank);
+        const int64_t bytes = reduction_bytes(mesh, bucket, 4, rank).sent;
         EXPECT_EQ(bytes, 4 * (elements + (ranks - 2) * shard(elements, ranks, rank).size())) << ranks;
         sum += bytes;
       }

@@ -112,7 +112,7 @@ void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis
   on_ranks(c, make, [&](Comm& comm, const AttentionResult&) {
     int64_t bytes = 0;
     for (const auto& [key, traffic] : comm.traffic()) {
-      if (key.first == axis) bytes += traffic.bytes;
+      if (key.first == axis) bytes += traffic.bytes.sent;
     }
     EXPECT_EQ(bytes, expected) << name_of(c) << ", rank " << comm.rank();
   });

@@ -56,6 +56,7 @@ inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   if (p.shape.size() == 1) {
     Layout layout = unsharded_layout(1);
+    if (p.role == ParameterRole::head_gain) return layout;
     const bool between = contains(p.name, "bias") && !to_stream;
     if (between || plan.stream == StreamSharding::width) layout.split[0] = {kColumn};
     return layout;
@@ -64,12 +65,13 @@ inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
 }
 
 inline std::vector<UnshardedWeight> unsharded_weights_of(const std::vector<ParameterInfo>& parameters,
-                                                         const std::vector<Layout>& layouts) {
+                                                         const std::vector<Layout>& layouts, const Architecture& a) {
   std::vector<UnshardedWeight> unsharded_weights;
   for (const auto& [first, end] : flat_layout(parameters).members) {
     UnshardedWeight& weight = unsharded_weights.emplace_back();
     for (size_t i = first; i < end; ++i) weight.out += parameters[i].shape[0];
     weight.in = parameters[first].shape.size() > 1 ? parameters[first].shape[1] : 1;
+    weight.heads = heads_made_by(a, parameters[first]);
     const auto& rows = layouts[first].split[0];
     const bool by_output = !rows.empty() && rows[0] == kColumn;
     weight.stationary = by_output ? Stationary::output : Stationary::input;
@@ -92,7 +94,7 @@ inline Held held_by_rank(const Comm& comm, const Architecture& a, const TensorPl
   return held;
 }
 inline Primitives primitives_of(Comm& comm, const Architecture& a, const TensorPlan& plan, const Held& held) {
-  return tensor_primitives(comm, plan, unsharded_weights_of(held.parameters, held.layouts), a.hidden_size,
+  return tensor_primitives(comm, plan, unsharded_weights_of(held.parameters, held.layouts, a), a.hidden_size,
                            std::make_shared<AttentionCore>(local_attention()));
 }
 
@@ -159,7 +161,7 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
     for (const Messages& m : messages) {
       Traffic& sum = all[{m.axis, m.collective}];
       sum.calls += m.calls * times;
-      sum.bytes += m.bytes * times;
+      sum.bytes += times * m.bytes;
     }
   };
   add(traffic.block_forward, a.num_hidden_layers);
@@ -198,7 +200,8 @@ inline double worst_error(const ModelCase& c, const Recomputation& recompute = {
     double error = std::abs(loss.item<double>() - oracle.loss) / oracle.loss;
     for (size_t i = 0; i < parameters.size(); ++i) {
       Axes summed = {kRow, kDepth};
-      if (c.plan.stream == StreamSharding::tokens) summed.emplace_back(kColumn);
+      const bool of_heads = parameters[i].role == ParameterRole::head_gain;  // heads of each column use it
+      if (of_heads || c.plan.stream == StreamSharding::tokens) summed.emplace_back(kColumn);
       if (drop_depth_sum) std::erase(summed, kDepth);
       for (const auto& axes : layouts[i].split)
         for (const std::string& axis : axes) std::erase(summed, axis);

@@ -29,6 +29,47 @@ std::vector<ModelCase> all_cases() {
   return all;
 }
 
+// Key heads that columns do not divide: fewer than columns, and of groups that end inside a column.
+TEST(TensorModel, OfSharedKeyHeadsEqualsOneDevice) {
+  const auto of_heads = [](int64_t heads, int64_t kv_heads, bool biases, bool qk_norm) {
+    TinyOptions options{.kv_heads = kv_heads, .biases = biases, .qk_norm = qk_norm};
+    options.heads = heads;
+    return options;
+  };
+  std::vector<ModelCase> cases;
+  for (const auto stream : {StreamSharding::tokens, StreamSharding::none, StreamSharding::width}) {
+    cases.push_back({{.columns = 4, .stream = stream}, of_heads(8, 2, false, true)});
+    cases.push_back({{.columns = 2, .stream = stream}, of_heads(6, 3, true, true)});
+    cases.push_back({{.columns = 4, .stream = stream, .panel_bytes = 1}, of_heads(4, 1, true, false)});
+  }
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    cases.push_back({{.rows = 2, .columns = 4, .form = form}, of_heads(8, 2, true, true), 26, 43, 41});
+    cases.push_back({{.rows = 2, .columns = 2, .depth = 2, .form = form}, of_heads(6, 1, false, false)});
+    cases.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, of_heads(12, 6, false, true)});
+  }
+  for (const ModelCase& c : cases) {
+    EXPECT_LT(worst_error(c), 1e-12) << name_of(c) << ", " << c.options.heads << "/" << c.options.kv_heads;
+  }
+  for (const char* name : {"norms", "attention", kWholeBlock}) {
+    EXPECT_LT(worst_error(cases[0], {{name}}), 1e-12) << name;
+    EXPECT_LT(worst_error(cases[1], {{name}}), 1e-12) << name;
+  }
+}
+
+// The table moves over rows, or the results of lookups: with a large vocabulary, and a tied head.
+TEST(TensorModel, OfALargeVocabularyEqualsOneDevice) {
+  for (const bool tied : {false, true}) {
+    for (const auto& [r, c, d] : {std::array{2, 2, 1}, {4, 1, 1}, {4, 2, 1}}) {
+      for (const int64_t vocabulary : {int64_t{5}, int64_t{1201}}) {
+        const ModelCase large{{.rows = r, .columns = c, .depth = d}, {.tied = tied}, 26, 43, vocabulary};
+        EXPECT_EQ(embedding_move(large.plan, vocabulary / c, kBatch * kLength / r / d, 26, 8, 8),
+                  vocabulary > 5 ? EmbeddingMove::results : EmbeddingMove::table);
+        EXPECT_LT(worst_error(large), 1e-12) << name_of(large) << ", vocabulary of " << vocabulary;
+      }
+    }
+  }
+}
+
 SWEEP_TEST(TensorModel, EqualsOneDevice) {
   for (const ModelCase& c : sweep.of(all_cases(), 35)) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
 }

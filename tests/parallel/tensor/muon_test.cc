@@ -60,7 +60,8 @@ TEST(ShardedOrthogonalizer, HasTheBitsOfOneDevice) {
           }
           const auto elements = round_elements(comm.mesh(), axes, round, all.parameters, all.layouts, comm.rank());
           planned.calls += 2;
-          planned.bytes += elements.sent() * static_cast<int64_t>(c10::elementSize(type));
+          const int64_t sent = elements.sent() * static_cast<int64_t>(c10::elementSize(type));
+          planned.bytes += {sent, sent};
         }
         EXPECT_EQ(done, matrices.size()) << what;
         EXPECT_EQ(comm.total_traffic(), planned) << what;

@@ -243,7 +243,7 @@ Counted counted(const MeshCase& c, const std::function<void(Comm&)>& work, int64
   const Mesh mesh = tensor_mesh(c.rows, c.columns, c.depth);
   on_mesh(mesh, [&](Comm& comm) {
     work(comm);
-    bytes += comm.total_traffic().bytes;
+    bytes += comm.total_traffic().bytes.sent;
     if (comm.rank() == 0) calls = comm.total_traffic().calls;
   });
   return {static_cast<double>(bytes) / static_cast<double>(element_bytes * mesh.size()), calls};
