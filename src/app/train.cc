@@ -205,10 +205,11 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   return options;
 }
 
-CommOptions comm_options(const TrainArguments& arguments, const Config& config, bool serves) {
+CommOptions comm_options(const TrainArguments& arguments, const Config& config, const Launch& launch, bool serves) {
   CommOptions options;
   options.transport = config.run.transport;
   options.timeout_s = config.run.timeout_s;
+  options.leads_host = launch.local_rank == 0;
   options.silence_s = std::min(options.silence_s, config.run.timeout_s);
   options.on_failure = [arguments, config, serves](const std::string& message, bool must_report) {
     end_failed(message + "\n" + advice_after_failure(config, arguments.resume_command), must_report, serves);
@@ -246,7 +247,7 @@ void wait_for_watch_to_end(Watch& watch) {
 // Runs one rank, from the rendezvous to the last step.
 int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& rendezvous) {
   const Config& config = plan.config;
-  const CommOptions comm_options_of_rank = comm_options(arguments, config, rendezvous.serves);
+  const CommOptions comm_options_of_rank = comm_options(arguments, config, launch, rendezvous.serves);
   std::unique_ptr<Watch> setup;
   std::optional<Comm> comm;
   try {

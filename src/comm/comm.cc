@@ -228,6 +228,7 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     operation.tensor_bytes += bytes_of(transfer.tensor);
     if (!transfer.receive) operation.sent_bytes += bytes_of(transfer.tensor);
     if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
+    operation.peers.push_back(peer);
   }
   return state_->start(operation, operation.sent_bytes, [&](Group& g) { return g.exchange(transfers); });
 }
@@ -241,6 +242,8 @@ Work Comm::barrier(const Axes& axes) {
 void Comm::flush() { state_->flush(); }
 
 RollCall Comm::open_roll_call() { return state_->open_roll_call(); }
+
+std::vector<StartedOperation> Comm::last_operations() const { return state_->last_operations(); }
 
 TrafficTable Comm::traffic() const { return state_->traffic; }
 

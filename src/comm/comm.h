@@ -55,6 +55,24 @@ struct CommOptions {
   /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank
   /// and calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
   std::function<void(const std::string& message, bool must_report)> on_failure;
+  /// If no rank makes progress for this long, rank 0 warns soon after, with a picture of who waits for whom.
+  double hang_s = 5;
+  /// Called with a warning on another thread: about a hang, or a silent rank. The default prints it on stderr. If ranks
+  /// are threads, the default is to look for neither.
+  std::function<void(const std::string& warning)> on_warning = {};
+  /// True on one rank of each host. If the host that serves the store is frozen or cut off, ranks cannot agree on one
+  /// that reports it: then each of these does.
+  bool leads_host = true;
+  /// How many of the last operations last_operations() returns.
+  size_t kept_operations = 32;
+};
+
+/// An operation that a rank has started.
+struct StartedOperation {
+  std::string kind;   // "all_reduce"
+  std::string group;  // axes joined by "+", and after "@" or "#" the device or channel
+  int64_t bytes = 0;  // of the tensor
+  int peer = -1;      // rank of the other side if there is exactly one
 };
 
 class CommState;
@@ -68,6 +86,10 @@ struct GroupCall {
   /// Rank of the other side of a single send or receive; -1 for other operations.
   int peer = -1;
   int64_t sent_bytes = 0;
+  /// Positions of the other sides of an exchange or shift.
+  std::vector<int> peers = {};
+  /// Number of a collective in its group, from 1; 0 for messages.
+  int64_t number = 0;
 };
 
 /// An operation in progress. Its tensors must not be touched until wait() returns. Wait for it before its Comm is
@@ -163,13 +185,16 @@ class Comm {
   /// peer may be waiting for one of them.
   void progress();
 
-  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank that
-  /// waits for something else, such as a roll call, may hold back a message that a peer waits for.
+  /// Returns when all operations are complete and every message that this rank sent has left it. Without it, a rank
+  /// that waits for something else, such as a roll call, may hold back a message that a peer waits for.
   void flush();
   /// Flushes, and opens the next roll call of all ranks at their store. It has no time limit and waits for no message.
   /// It may be called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must
   /// open the same number, in the same order.
   RollCall open_roll_call();
+
+  /// The last operations that this rank has started, the oldest first. Operations over one rank are left out.
+  std::vector<StartedOperation> last_operations() const;
 
   TrafficTable traffic() const;
   /// Sum over all axes and operations.

@@ -43,9 +43,10 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
       .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
+  watch_for_hangs(watching);
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
                                   std::move(watching));
-  engine = open_engine(rendezvous_, store_, *watch, options_);
+  engine = open_engine(rendezvous_, store_, *watch, options_, [this] { check_store(); });
 }
 
 void CommState::close(bool unwinding) {
@@ -98,7 +99,8 @@ void CommState::flush() {
   while (engine && !engine->drain(kSlice_s)) {
     if (const auto cause = watch->failure()) throw CommError(*cause);
     if (seconds_since(start) > options_.timeout_s) {
-      throw CommError(fmt::format("rank {}: messages of this rank have not left it within {:g} s", rank, options_.timeout_s));
+      throw CommError(
+          fmt::format("rank {}: messages of this rank have not left it within {:g} s", rank, options_.timeout_s));
     }
   }
 }
@@ -118,9 +120,10 @@ OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
-  OpenGroup fresh{.signature = signature, .ranks = mesh.group(rank, axes)};
+  OpenGroup fresh{.signature = signature, .name = name, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
   if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes, channel) : open_cuda(fresh, name, device);
+  const std::lock_guard lock(waiting_mutex_);
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
 
@@ -171,6 +174,61 @@ void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   }
 }
 
+// A rank is still while its activity and the operation that it waits for do not change.
+void CommState::watch_for_hangs(WatchOptions& watching) {
+  if (rendezvous_.in_process && !options_.on_warning) return;
+  watching.on_warning = [this](const std::string& warning) { warn(warning); };
+  HangOptions looking{.patience_s = options_.hang_s,
+                      .answer_s = std::max(options_.hang_s * 0.4, 3 * rendezvous_.beat_s),
+                      .progress = [this] { return progress_.load(); },
+                      .status = [this] { return status(); },
+                      .heartbeats = !rendezvous_.in_process,
+                      .report = watching.on_warning};
+  hangs_.emplace(mesh, rank, std::move(looking));
+  watching.on_tick = [this](double elapsed_s, const Store& store) { hangs_->tick(elapsed_s, store); };
+}
+
+void CommState::warn(const std::string& warning) {
+  if (options_.on_warning) return options_.on_warning(warning);
+  fmt::print(stderr, "warning: {}\n", warning);
+}
+
+// Runs on the rank's thread while it waits for an operation. Without the store the ranks cannot agree on one that
+// reports, so one of each host does. The watch, whose thread is blocked, cannot end this process.
+void CommState::check_store() {
+  constexpr double kWarn_s = 3.5;
+  if (rendezvous_.in_process || watch->failure()) return;
+  const double silent_s = store_silence_.measure(watch->answered_periods());
+  if (silent_s < kWarn_s) {
+    if (std::exchange(warned_of_store_, false) && options_.leads_host) {
+      warn(fmt::format("rank {}: the {} answers again", rank, rendezvous_.store.name()));
+    }
+    return;
+  }
+  const std::string what = fmt::format(
+      "rank {}: the {} has not answered for {:.1f} s: the host of rank 0 or of the "
+      "launcher, which serves it, may be frozen or cut off",
+      rank, rendezvous_.store.name(), silent_s);
+  if (silent_s >= std::max(kWarn_s, options_.silence_s)) on_failure(what, options_.leads_host);
+  if (std::exchange(warned_of_store_, true) || !options_.leads_host) return;
+  warn(fmt::format("{}. The run stops after {:g} s of silence", what, options_.silence_s));
+}
+
+RankStatus CommState::status() {
+  const std::lock_guard lock(waiting_mutex_);
+  RankStatus status{.rank = rank, .activity = activity_};
+  for (const auto& [name, group] : groups_)
+    if (group.collectives > 0) status.started.emplace(name, group.collectives);
+  if (!blocked_in_) return status;
+  status.operation = blocked_in_->kind;
+  status.group = blocked_in_->group->name;
+  status.bytes = blocked_in_->tensor_bytes;
+  status.number = blocked_in_->number;
+  for (const int position : blocked_in_->peers)
+    status.peers.push_back(blocked_in_->group->ranks[static_cast<size_t>(position)]);
+  return status;
+}
+
 Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
                       const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
@@ -185,7 +243,34 @@ Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
   work.state_ = shared_from_this();
   work.operation_ = operation;
   work.operation_.sent_bytes = sent_bytes;
+  record(operation);
+  if (!operation.peers.empty()) return work;
+  const std::lock_guard lock(waiting_mutex_);
+  work.operation_.number = ++groups_.at(operation.group->name).collectives;
   return work;
+}
+
+void CommState::record(const GroupCall& operation) {
+  if (options_.kept_operations == 0) return;
+  const auto is_first = [&](int position) { return position == operation.peers.front(); };
+  const bool has_one_peer = !operation.peers.empty() && std::ranges::all_of(operation.peers, is_first);
+  const int peer = has_one_peer ? operation.group->ranks[static_cast<size_t>(operation.peers.front())] : -1;
+  const RecordedOperation now{operation.group, operation.kind, operation.tensor_bytes, peer};
+  if (recorded_.size() < options_.kept_operations) {
+    recorded_.push_back(now);
+  } else {
+    recorded_[num_recorded_ % recorded_.size()] = now;
+  }
+  ++num_recorded_;
+}
+
+std::vector<StartedOperation> CommState::last_operations() const {
+  std::vector<StartedOperation> operations;
+  for (size_t i = 0; i < recorded_.size(); ++i) {
+    const auto& [group, kind, bytes, peer] = recorded_[(num_recorded_ + i) % recorded_.size()];
+    operations.push_back({kind, group->name, bytes, peer});
+  }
+  return operations;
 }
 
 void CommState::wait(Work& work) {
@@ -198,6 +283,9 @@ void CommState::wait(Work& work) {
   const auto set_waiting = [&](Pending* now) {
     const std::lock_guard lock(waiting_mutex_);
     waiting_ = now;
+    if (!blocks) return;
+    now == nullptr ? blocked_in_.reset() : void(blocked_in_ = work.operation_);
+    ++progress_;
   };
   set_waiting(pending.get());
   // The run may have failed before the watch could see this wait.
@@ -205,7 +293,10 @@ void CommState::wait(Work& work) {
   try {
     pending->wait();
   } catch (const std::exception& error) {
-    set_waiting(nullptr);
+    {
+      const std::lock_guard lock(waiting_mutex_);  // blocked_in_ stays, for the statuses of other ranks
+      waiting_ = nullptr;
+    }
     keep(std::move(pending));
     fail(work.operation_, brief(error));
   }
@@ -221,17 +312,58 @@ void CommState::wait(Work& work) {
 void CommState::keep(std::unique_ptr<Pending> dropped) { dropped_.push_back(std::move(dropped)); }
 
 void CommState::set_activity(std::string activity) {
+  if (!watch) return;
+  watch->set_activity(activity);
+  const std::lock_guard lock(waiting_mutex_);
   activity_ = std::move(activity);
-  if (watch) watch->set_activity(activity_);
+  ++progress_;
+}
+
+// The reason, such as a lost connection, may name the rank long before its missing heartbeats prove that it has failed.
+// So the first rank whose operation fails reports it, unless the cause is known soon.
+std::string CommState::find_cause(const GroupCall& operation, const std::string& reason) {
+  constexpr double kSoon_s = 0.4;
+  std::string known = watch->wait_for_cause(kSoon_s);
+  if (watch->failure() || rendezvous_.in_process) return known;
+  try {
+    if (store_.add("failed-operations", 1) == 1) {
+      warn(fmt::format("rank {}: {} failed: {}. The cause is searched for at most {:g} s", rank, describe(operation),
+                       reason, patience_s()));
+    }
+  } catch (const CommError&) {  // the process that served the store is gone, and the watch reports that
+  }
+  return watch->wait_for_cause(patience_s());
 }
 
 void CommState::fail(const GroupCall& operation, const std::string& reason) {
-  const std::string known = watch->wait_for_cause(patience_s());
+  std::string known = find_cause(operation, reason);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
+  if (const std::string seen = watch->failure() ? "" : picture(); !seen.empty()) known = seen;
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
-  const std::string message = fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
+  const bool other_program = reason.find("the same program") != std::string::npos;
+  const std::string message = fmt::format("rank {}: {} failed{}: {}{}", rank, describe(operation), during, cause,
+                                          other_program ? describe_last_operations() : "");
   watch->abort(message);
   throw CommError(message);
+}
+
+// The operations before a message that was not expected, which show where two ranks begin to differ.
+std::string CommState::describe_last_operations() const {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> names;
+  const std::vector<StartedOperation> all = last_operations();
+  for (const auto& each : std::span(all).last(std::min(kMost, all.size())))
+    names.push_back(
+        fmt::format("{} over {} ({})", each.kind, each.group, format_bytes(static_cast<double>(each.bytes))));
+  return names.empty() ? "" : "; the last operations that this rank started: " + join(names, ", ");
+}
+
+std::string CommState::picture() {
+  try {
+    return hangs_ ? read_picture(store_, mesh, !rendezvous_.in_process) : "";
+  } catch (const CommError&) {  // the process that served the store is gone
+    return "";
+  }
 }
 
 // Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.

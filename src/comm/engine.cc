@@ -199,6 +199,7 @@ void Engine::wait(Job& job) {
     Turn turn(*this);
     while (look(&job, options_.look_s), !job.done) {
       if (cancelled_) throw CommError("the wait was cancelled");
+      if (options_.while_waiting) options_.while_waiting();
       const double left_s = options_.timeout_s - seconds_since(start);
       if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
       if (left_s < 0) {

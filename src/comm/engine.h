@@ -71,6 +71,9 @@ struct EngineOptions {
   /// away_at_most_s, each time the rank's thread returns within away_s. A longer absence resets it. Setting a timer
   /// costs as much as an operation of 64 KiB.
   double away_s = 200e-6, away_at_most_s = 10e-3;
+  /// Called at least once a second by a thread that waits for a job. It must not call the engine, and may throw to end
+  /// the wait.
+  std::function<void()> while_waiting = {};
 };
 
 class Engine final : private MessageSink {

@@ -88,7 +88,7 @@ Members exchange_introductions(const RollCall& call, const CommOptions& options)
 }  // namespace
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options) {
+                                    const CommOptions& options, std::function<void()> while_waiting) {
   RollCall introductions = watch.roll_call(store.under("introductions"), options.connect_timeout_s);
   introductions.missed = "finish connecting to the " + store.name();
   const Members members = exchange_introductions(introductions, options);
@@ -111,7 +111,8 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
   try {
     return std::make_unique<Engine>([&](MessageSink& sink) { return open(transport, sink); },
                                     EngineOptions{.timeout_s = options.timeout_s,
-                                                  .cores_to_spare = local_ranks <= cores_of_local_ranks(local_ranks)});
+                                                  .cores_to_spare = local_ranks <= cores_of_local_ranks(local_ranks),
+                                                  .while_waiting = std::move(while_waiting)});
   } catch (const ConfigError& error) {
     const std::string cause = shared_memory_problem(members.free_bytes, local_ranks);
     throw ConfigError(cause.empty() ? error.what() : fmt::format("{}. {}", cause, error.what()));

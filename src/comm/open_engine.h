@@ -12,8 +12,9 @@ namespace orthant {
 
 /// All ranks call it together. `store` must be used by this Comm only. It costs each rank a constant number of store
 /// requests, and rank 0 one that returns P texts. Throws ConfigError if UCX was requested and a rank has none, or if it
-/// does not start. Throws CommError if ranks do not arrive or cannot reach each other.
+/// does not start. Throws CommError if ranks do not arrive or cannot reach each other. while_waiting: see
+/// EngineOptions.
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options);
+                                    const CommOptions& options, std::function<void()> while_waiting);
 
 }  // namespace orthant

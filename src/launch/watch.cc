@@ -51,6 +51,17 @@ bool post_failure(const Store& store, const std::string& message) {
 
 bool has_failed(const Store& store) { return store.has(kClaim); }
 
+std::vector<Heartbeat> read_heartbeats(const Store& store, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(alive_key(rank));
+  std::vector<Heartbeat> heartbeats;
+  for (const std::string& text : keys.empty() ? keys : store.get_all(keys)) {
+    const auto lines = split(text, '\n');
+    heartbeats.push_back(lines.size() < 3 ? Heartbeat() : Heartbeat{lines[1], readable_activity(lines[2])});
+  }
+  return heartbeats;
+}
+
 std::string last_activity(const Store& store, int rank) {
   constexpr double kThere_s = 1;
   if (!store.has(latest_key(rank))) return "";
@@ -199,6 +210,7 @@ void Watch::run() {
     }
     try {
       tick(elapsed_s);
+      ++answered_periods_;
     } catch (const ForgedValue& error) {
       abort_and_end(fmt::format("rank {}: {}", rank_, error.what()));
     } catch (const std::exception& error) {
@@ -215,6 +227,8 @@ void Watch::run() {
 
 void Watch::tick(double elapsed_s) {
   if (record_.has(kRecord)) return fail(read_failure(record_, 1), false);
+  // A pause of this thread counts as at most two periods: the other ranks have not been still because of it.
+  if (options_.on_tick) options_.on_tick(std::min(elapsed_s, 2 * options_.period_s), store_);
   if (!options_.heartbeats) return;
   since_beat_s_ += elapsed_s;
   if (since_beat_s_ >= options_.beat_s - options_.period_s / 2) beat();
@@ -259,8 +273,10 @@ void Watch::look_at_peers(double elapsed_s) {
     peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
     processes_.watch(peer.identity);
     problem = describe_failure(r, peer);
-    if (problem.empty()) continue;
+    const std::string warning = problem.empty() ? describe_silence(r, peer) : "";
     lock.unlock();
+    if (!warning.empty()) options_.on_warning(warning);
+    if (problem.empty()) continue;
     const bool left = store_.has(left_key(r));
     lock.lock();
     if (!left) break;
@@ -288,6 +304,19 @@ std::string Watch::describe_failure(int rank, Peer& peer) const {
       "rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
       state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
       during(peer.activity));
+}
+
+// A warning if the rank has become silent, or sends heartbeats again after such a warning; else empty.
+std::string Watch::describe_silence(int rank, Peer& peer) const {
+  if (!options_.on_warning || peer.left || kMissedBeats * options_.beat_s > options_.warn_s) return "";
+  const bool silent = peer.still_s >= options_.warn_s;
+  if (silent == peer.warned) return "";
+  peer.warned = silent;
+  if (!silent) return fmt::format("rank {} sends heartbeats again", rank);
+  return fmt::format(
+      "rank {} has sent no heartbeat for {:.1f} s: its host may be frozen or cut off{}. The run stops "
+      "after {:g} s of silence",
+      rank, peer.still_s, during(peer.activity), options_.silence_s);
 }
 
 // Finds the dead rank after the store is gone, together with the rank that served it.

@@ -7,6 +7,7 @@
 // requests and a constant amount of work. A rank whose operation failed reads P heartbeats every period.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -41,6 +42,13 @@ struct WatchOptions {
   /// and has not left after `leave_s`. `must_report` is true on the one rank that must report to the user.
   std::function<void(const std::string& message, bool must_report)> on_failure;
   double leave_s = 5;
+  /// Called every period on the watch's thread, with the time since the last call and the watch's own store. It may
+  /// throw CommError.
+  std::function<void(double elapsed_s, const Store& store)> on_tick = {};
+  /// Called with a warning that names a rank without a heartbeat for warn_s, long before silence_s ends the run, and
+  /// again when its heartbeats are back. Never called if heartbeats are rarer than that.
+  std::function<void(const std::string& warning)> on_warning = {};
+  double warn_s = 3.5;
 };
 
 /// Another rank has failed and has reported why: the rank that catches this error ends without a message of its own.
@@ -53,6 +61,12 @@ struct PeerFailed : CommError {
 bool post_failure(const Store& store, const std::string& message);
 /// Whether a failure has been posted.
 bool has_failed(const Store& store);
+/// A rank's last heartbeat. The number changes with each one, so that of a silent rank stays.
+struct Heartbeat {
+  std::string number, activity;
+};
+/// The last heartbeats of these ranks, from the own store of their Watches.
+std::vector<Heartbeat> read_heartbeats(const Store& store, const std::vector<int>& ranks);
 /// The last activity that a rank posted, as " (last reported activity: ...)"; empty if unknown.
 std::string last_activity(const Store& store, int rank);
 
@@ -81,6 +95,8 @@ class Watch {
   bool abort(const std::string& message);
   /// Calls abort() and then on_failure at once. For threads that cannot throw to the main thread.
   void abort_and_end(const std::string& message);
+  /// Number of periods in which the store has answered so far. May be called from any thread.
+  int64_t answered_periods() const { return answered_periods_; }
   /// The cause of the run's failure; empty while it has not failed.
   std::optional<std::string> failure() const;
   /// Called after an operation failed: waits up to patience_s for the cause and returns it. Returns the activities of
@@ -92,7 +108,7 @@ class Watch {
     std::string identity, activity, beat;
     double still_s = 0;
     int gone_ticks = 0;
-    bool left = false;
+    bool left = false, warned = false;
   };
 
   void run();
@@ -101,6 +117,7 @@ class Watch {
   std::vector<int> watched_ranks() const;
   void look_at_peers(double elapsed_s);
   std::string describe_failure(int rank, Peer& peer) const;
+  std::string describe_silence(int rank, Peer& peer) const;
   std::string find_dead_rank() const;
   void fail(const std::string& message, bool must_report);
   std::string others() const;
@@ -119,6 +136,7 @@ class Watch {
   ProcessWatcher processes_;  // used on the watch's thread; only wake() is called from others
   bool suspicious_ = false, stop_ = false, called_ = false;
   int64_t beats_ = 0;
+  std::atomic<int64_t> answered_periods_ = 0;
   double since_beat_s_ = 0;
   std::thread thread_;
 };
