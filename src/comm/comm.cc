@@ -228,7 +228,7 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     operation.tensor_bytes += bytes_of(transfer.tensor);
     if (!transfer.receive) operation.sent_bytes += bytes_of(transfer.tensor);
     if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
-    operation.peers.push_back(peer);
+    operation.messages.push_back({.position = peer, .receive = transfer.receive});
   }
   return state_->start(operation, operation.sent_bytes, [&](Group& g) { return g.exchange(transfers); });
 }

@@ -78,6 +78,13 @@ struct StartedOperation {
 class CommState;
 struct OpenGroup;
 
+/// A message of an operation.
+struct GroupMessage {
+  int position = 0;  // of the other side in the group
+  bool receive = false;
+  int64_t number = 0;  // among the messages of this direction between the two ranks over the group, from 1
+};
+
 /// Description of an operation, for error messages and for the check of bytes.
 struct GroupCall {
   const OpenGroup* group = nullptr;
@@ -86,8 +93,8 @@ struct GroupCall {
   /// Rank of the other side of a single send or receive; -1 for other operations.
   int peer = -1;
   int64_t sent_bytes = 0;
-  /// Positions of the other sides of an exchange or shift.
-  std::vector<int> peers = {};
+  /// The messages of a send, recv, exchange or shift; empty for a collective.
+  std::vector<GroupMessage> messages = {};
   /// Number of a collective in its group, from 1; 0 for messages.
   int64_t number = 0;
 };

@@ -174,61 +174,6 @@ void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   }
 }
 
-// A rank is still while its activity and the operation that it waits for do not change.
-void CommState::watch_for_hangs(WatchOptions& watching) {
-  if (rendezvous_.in_process && !options_.on_warning) return;
-  watching.on_warning = [this](const std::string& warning) { warn(warning); };
-  HangOptions looking{.patience_s = options_.hang_s,
-                      .answer_s = std::max(options_.hang_s * 0.4, 3 * rendezvous_.beat_s),
-                      .progress = [this] { return progress_.load(); },
-                      .status = [this] { return status(); },
-                      .heartbeats = !rendezvous_.in_process,
-                      .report = watching.on_warning};
-  hangs_.emplace(mesh, rank, std::move(looking));
-  watching.on_tick = [this](double elapsed_s, const Store& store) { hangs_->tick(elapsed_s, store); };
-}
-
-void CommState::warn(const std::string& warning) {
-  if (options_.on_warning) return options_.on_warning(warning);
-  fmt::print(stderr, "warning: {}\n", warning);
-}
-
-// Runs on the rank's thread while it waits for an operation. Without the store the ranks cannot agree on one that
-// reports, so one of each host does. The watch, whose thread is blocked, cannot end this process.
-void CommState::check_store() {
-  constexpr double kWarn_s = 3.5;
-  if (rendezvous_.in_process || watch->failure()) return;
-  const double silent_s = store_silence_.measure(watch->answered_periods());
-  if (silent_s < kWarn_s) {
-    if (std::exchange(warned_of_store_, false) && options_.leads_host) {
-      warn(fmt::format("rank {}: the {} answers again", rank, rendezvous_.store.name()));
-    }
-    return;
-  }
-  const std::string what = fmt::format(
-      "rank {}: the {} has not answered for {:.1f} s: the host of rank 0 or of the "
-      "launcher, which serves it, may be frozen or cut off",
-      rank, rendezvous_.store.name(), silent_s);
-  if (silent_s >= std::max(kWarn_s, options_.silence_s)) on_failure(what, options_.leads_host);
-  if (std::exchange(warned_of_store_, true) || !options_.leads_host) return;
-  warn(fmt::format("{}. The run stops after {:g} s of silence", what, options_.silence_s));
-}
-
-RankStatus CommState::status() {
-  const std::lock_guard lock(waiting_mutex_);
-  RankStatus status{.rank = rank, .activity = activity_};
-  for (const auto& [name, group] : groups_)
-    if (group.collectives > 0) status.started.emplace(name, group.collectives);
-  if (!blocked_in_) return status;
-  status.operation = blocked_in_->kind;
-  status.group = blocked_in_->group->name;
-  status.bytes = blocked_in_->tensor_bytes;
-  status.number = blocked_in_->number;
-  for (const int position : blocked_in_->peers)
-    status.peers.push_back(blocked_in_->group->ranks[static_cast<size_t>(position)]);
-  return status;
-}
-
 Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
                       const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
@@ -244,33 +189,8 @@ Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
   work.operation_ = operation;
   work.operation_.sent_bytes = sent_bytes;
   record(operation);
-  if (!operation.peers.empty()) return work;
-  const std::lock_guard lock(waiting_mutex_);
-  work.operation_.number = ++groups_.at(operation.group->name).collectives;
+  count(work.operation_);
   return work;
-}
-
-void CommState::record(const GroupCall& operation) {
-  if (options_.kept_operations == 0) return;
-  const auto is_first = [&](int position) { return position == operation.peers.front(); };
-  const bool has_one_peer = !operation.peers.empty() && std::ranges::all_of(operation.peers, is_first);
-  const int peer = has_one_peer ? operation.group->ranks[static_cast<size_t>(operation.peers.front())] : -1;
-  const RecordedOperation now{operation.group, operation.kind, operation.tensor_bytes, peer};
-  if (recorded_.size() < options_.kept_operations) {
-    recorded_.push_back(now);
-  } else {
-    recorded_[num_recorded_ % recorded_.size()] = now;
-  }
-  ++num_recorded_;
-}
-
-std::vector<StartedOperation> CommState::last_operations() const {
-  std::vector<StartedOperation> operations;
-  for (size_t i = 0; i < recorded_.size(); ++i) {
-    const auto& [group, kind, bytes, peer] = recorded_[(num_recorded_ + i) % recorded_.size()];
-    operations.push_back({kind, group->name, bytes, peer});
-  }
-  return operations;
 }
 
 void CommState::wait(Work& work) {

@@ -20,6 +20,7 @@ struct OpenGroup {
   std::vector<int> ranks;
   int position = 0;
   int64_t collectives = 0;  // started so far
+  std::map<int, int64_t> sends = {}, receives = {};  // started so far, by position of the other side
   std::unique_ptr<Group> group;
 
   int size() const { return static_cast<int>(ranks.size()); }
@@ -82,6 +83,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
     int peer;
   };
   void record(const GroupCall& operation);
+  void count(GroupCall& operation);
 
   Rendezvous rendezvous_;
   const CommOptions options_;

@@ -111,8 +111,7 @@ class WaitGraph {
     const std::vector<std::string> axes = status.number > 0 ? axes_of(mesh_, status.group) : std::vector<std::string>();
     if (axes.empty()) {
       operation_of_[index(status.rank)] = static_cast<int>(operations_.size());
-      operations_.push_back({{status.rank}, status.peers});
-      std::ranges::sort(operations_.back().missing);
+      operations_.push_back({{status.rank}, missing_peers(status)});
       return;
     }
     const std::vector<int>& members = members_of(status, axes);
@@ -133,20 +132,42 @@ class WaitGraph {
     return groups_[index(number_of[index(status.rank)])];
   }
 
-  // The members that have not started the collective. If all have, those that wait for nothing: a rank that computes
-  // may hold back a small message.
-  std::vector<int> missing_members(const RankStatus& status, const std::vector<int>& members) const {
-    std::vector<int> missing, busy;
-    for (const int member : members) {
-      const RankStatus& other = statuses_[index(member)];
-      const auto started = other.started.find(status.group);
-      const int64_t count = started == other.started.end() ? 0 : started->second;
-      if (other.silent || count < status.number) missing.push_back(member);
-      if (!other.waits()) busy.push_back(member);
+  const StartedCounts& started_by(int rank, const std::string& group) const {
+    static const StartedCounts kNone;
+    const RankStatus& status = statuses_[index(rank)];
+    const auto found = status.started.find(group);
+    return found == status.started.end() ? kNone : found->second;
+  }
+
+  // The ranks that have not started their part of an operation. If all have, those that wait for nothing: a rank that
+  // computes may hold back a small message. `parts` has each rank, and whether it has started its part.
+  std::vector<int> missing_ranks_of(const std::vector<std::pair<int, bool>>& parts) const {
+    std::set<int> missing, busy;
+    for (const auto& [rank, has_started] : parts) {
+      const RankStatus& status = statuses_[index(rank)];
+      if (status.silent || !has_started) missing.insert(rank);
+      if (!status.waits()) busy.insert(rank);
     }
-    std::vector<int>& found = missing.empty() ? busy : missing;
-    std::ranges::sort(found);
-    return std::move(found);
+    const std::set<int>& found = missing.empty() ? busy : missing;
+    return {found.begin(), found.end()};
+  }
+
+  std::vector<int> missing_members(const RankStatus& status, const std::vector<int>& members) const {
+    std::vector<std::pair<int, bool>> parts;
+    for (const int member : members)
+      parts.emplace_back(member, started_by(member, status.group).collectives >= status.number);
+    return missing_ranks_of(parts);
+  }
+
+  std::vector<int> missing_peers(const RankStatus& status) const {
+    std::vector<std::pair<int, bool>> parts;
+    for (const AwaitedMessage& message : status.messages) {
+      const StartedCounts& started = started_by(message.peer, status.group);
+      const auto& counts = message.receive ? started.sends : started.receives;
+      const auto count = counts.find(status.rank);
+      parts.emplace_back(message.peer, count != counts.end() && count->second >= message.number);
+    }
+    return missing_ranks_of(parts);
   }
 
   const Mesh& mesh_;
@@ -202,13 +223,17 @@ class Picture {
     std::erase_if(roots, [needed = graph_.missing()](int rank) { return !needed.contains(rank); });
 
     if (!endless.empty()) return describe_cycle(graph_.find_cycle(endless.front(), distances_));
-    const auto count = fmt::format("{} {}, directly or through others,", counted(static_cast<int64_t>(waiting), "rank"),
-                                   waiting == 1 ? "waits" : "wait");
-    if (!roots.empty()) return fmt::format("{} for {}:", count, list_ranks(roots));
-    return fmt::format(
-        "{} for messages of {}, although all ranks have started that operation; check the network "
-        "between their hosts:",
-        count, list_ranks(late));
+    const auto others = [&](size_t number) {
+      return fmt::format("{} {}, directly or through others,", counted(static_cast<int64_t>(number), "rank"),
+                         number == 1 ? "waits" : "wait");
+    };
+    if (!roots.empty()) return fmt::format("{} for {}:", others(waiting), list_ranks(roots));
+    const std::string what = fmt::format(
+        "{} {} for messages that are on their way, so that a process or the network "
+        "stands still",
+        list_ranks(late), late.size() == 1 ? "waits" : "wait");
+    if (waiting == late.size()) return what + ":";
+    return fmt::format("{} for {}; {}:", others(waiting - late.size()), list_ranks(late), what);
   }
 
   std::string describe_cycle(const std::vector<int>& cycle) const {
@@ -263,7 +288,7 @@ class Picture {
                          one ? "it has been" : "they have been",
                          first.activity.empty() ? "an unnamed activity" : first.activity);
     }
-    const std::string missing = state.missing.empty() ? "messages"
+    const std::string missing = state.missing.empty() ? "messages that are on their way,"
                                                       : list_ranks({state.missing.begin(), state.missing.end()}) +
                                                             (state.same_missing ? "" : " of their groups");
     const std::string bytes =
@@ -279,11 +304,26 @@ class Picture {
 
 }  // namespace
 
+void to_json(nlohmann::json& json, const AwaitedMessage& message) {
+  json = {message.peer, message.receive, message.number};
+}
+void from_json(const nlohmann::json& json, AwaitedMessage& message) {
+  message = {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<int64_t>()};
+}
+void to_json(nlohmann::json& json, const StartedCounts& counts) {
+  json = {counts.collectives, counts.sends, counts.receives};
+}
+void from_json(const nlohmann::json& json, StartedCounts& counts) {
+  json.at(0).get_to(counts.collectives);
+  json.at(1).get_to(counts.sends);
+  json.at(2).get_to(counts.receives);
+}
+
 std::string to_text(const RankStatus& status) {
-  const nlohmann::json json = {
-      {"rank", status.rank},           {"still_s", status.still_s}, {"activity", status.activity},
-      {"operation", status.operation}, {"group", status.group},     {"bytes", status.bytes},
-      {"number", status.number},       {"peers", status.peers},     {"started", status.started}};
+  nlohmann::json json;
+  json["rank"] = status.rank, json["still_s"] = status.still_s, json["activity"] = status.activity;
+  json["operation"] = status.operation, json["group"] = status.group, json["bytes"] = status.bytes;
+  json["number"] = status.number, json["messages"] = status.messages, json["started"] = status.started;
   return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -299,9 +339,9 @@ std::optional<RankStatus> parse_rank_status(std::string_view text, int num_ranks
     status.group = plain_text(json.at("group"));
     json.at("bytes").get_to(status.bytes);
     json.at("number").get_to(status.number);
-    json.at("peers").get_to(status.peers);
+    json.at("messages").get_to(status.messages);
     json.at("started").get_to(status.started);
-    if (!is_rank(status.rank) || !std::ranges::all_of(status.peers, is_rank)) return std::nullopt;
+    if (!is_rank(status.rank) || !std::ranges::all_of(status.messages, is_rank, &AwaitedMessage::peer)) return {};
     return status;
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;

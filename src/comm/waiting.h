@@ -3,7 +3,8 @@
 // other in a cycle.
 //
 // Example: of four data ranks, ranks 1 to 3 wait in all_reduce number 5 over data, and rank 0 has started only four.
-// Therefore they wait for rank 0.
+// Therefore they wait for rank 0. In the same way, a receive of message 5 waits for the sender only if that has started
+// fewer than five sends. Otherwise the message is on its way, and the waiting rank is itself a root.
 //
 // Growth with P ranks: O(P) time and memory; the picture has at most kMostLines lines.
 #pragma once
@@ -18,6 +19,22 @@
 #include "mesh/mesh.h"
 
 namespace orthant {
+
+/// A message that a rank waits for: the rank of the other side, the direction, and the number of the message among
+/// those of this direction between the two ranks over the group, from 1.
+struct AwaitedMessage {
+  int peer = 0;
+  bool receive = false;
+  int64_t number = 0;
+  bool operator==(const AwaitedMessage&) const = default;
+};
+
+/// Operations over one group that a rank has started so far: collectives, and messages by rank of the other side.
+struct StartedCounts {
+  int64_t collectives = 0;
+  std::map<int, int64_t> sends = {}, receives = {};
+  bool operator==(const StartedCounts&) const = default;
+};
 
 /// The state of one rank.
 struct RankStatus {
@@ -34,11 +51,10 @@ struct RankStatus {
   /// Name of its group: axes joined by "+", and after "@" or "#" its device or channel.
   std::string group;
   int64_t bytes = 0;
-  /// Number of a collective in its group, from 1. It is 0 for a message, whose other ranks are in `peers`.
+  /// Number of a collective in its group, from 1. It is 0 for other operations, which consist of `messages`.
   int64_t number = 0;
-  std::vector<int> peers;
-  /// Collectives that the rank has started so far, by group.
-  std::map<std::string, int64_t> started;
+  std::vector<AwaitedMessage> messages;
+  std::map<std::string, StartedCounts> started;  // by group
 
   bool waits() const { return !operation.empty(); }
   bool operator==(const RankStatus&) const = default;
