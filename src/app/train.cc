@@ -36,6 +36,7 @@
 #include "library/run.h"
 #include "model/cuda_device.h"
 #include "plan/plan.h"
+#include "plan/planned_operations.h"
 #include "runtime/from_plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
@@ -310,6 +311,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     if (arguments.restarts > 0) require_own_launcher(launch);
     config = load_run(arguments, launch.launcher == "orthant" ? 0 : launch.world_size);
     if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
+    if (plan) check_operations(*plan);
   } catch (const Error& error) {
     bool must_report = true;
     try {
@@ -340,6 +342,7 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = advised_plan(config, facts_before_data(config, ranks));
+  check_operations(plan);
   if (arguments.dry_run) return dry_run(plan, arguments);
   if (arguments.resume) validate_checkpoint_to_resume(plan);
   memory_warning(plan, ranks);

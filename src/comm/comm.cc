@@ -246,6 +246,7 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     operation.tensor_bytes += bytes_of(transfer.tensor);
     (transfer.receive ? operation.bytes.received : operation.bytes.sent) += bytes_of(transfer.tensor);
     if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
+    operation.messages.push_back({.position = peer, .receive = transfer.receive});
   }
   return state_->start(operation, operation.bytes, [&](Group& g) { return g.exchange(transfers); });
 }
@@ -259,6 +260,8 @@ Work Comm::barrier(const Axes& axes) {
 std::shared_ptr<void> Comm::keep_advancing() { return state_->engine ? state_->engine->keep_advancing() : nullptr; }
 
 RollCall Comm::open_roll_call() { return state_->open_roll_call(); }
+
+std::vector<StartedOperation> Comm::last_operations() const { return state_->last_operations(); }
 
 TrafficTable Comm::traffic() const { return state_->traffic; }
 

@@ -55,10 +55,32 @@ struct CommOptions {
   /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank
   /// and calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
   std::function<void(const std::string& message, bool must_report)> on_failure;
+  /// If no rank makes progress for this long, rank 0 warns soon after, with a picture of who waits for whom.
+  double hang_s = 5;
+  /// Called with a warning on another thread: about a hang, or a silent rank. The default prints it on stderr. If ranks
+  /// are threads, the default is to look for neither.
+  std::function<void(const std::string& warning)> on_warning = {};
+  /// How many of the last operations last_operations() returns.
+  size_t kept_operations = 32;
+};
+
+/// An operation that a rank has started.
+struct StartedOperation {
+  std::string kind;   // "all_reduce"
+  std::string group;  // axes joined by "+", and after "@" or "#" the device or channel
+  int64_t bytes = 0;  // of the tensor
+  int peer = -1;      // rank of the other side if there is exactly one
 };
 
 class CommState;
 struct OpenGroup;
+
+/// A message of an operation.
+struct GroupMessage {
+  int position = 0;  // of the other side in the group
+  bool receive = false;
+  int64_t number = 0;  // among the messages of this direction between the two ranks over the group, from 1
+};
 
 /// Description of an operation, for error messages and for the check of bytes.
 struct GroupCall {
@@ -68,6 +90,10 @@ struct GroupCall {
   /// Rank of the other side of a single send or receive; -1 for other operations.
   int peer = -1;
   Moved bytes = {};
+  /// The messages of a send, recv, exchange or shift; empty for a collective.
+  std::vector<GroupMessage> messages = {};
+  /// Number of a collective in its group, from 1; 0 for messages.
+  int64_t number = 0;
 };
 
 /// An operation in progress. Its tensors must not be touched until wait() returns. Wait for it before its Comm is
@@ -177,6 +203,9 @@ class Comm {
   /// called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must open the
   /// same number, in the same order.
   RollCall open_roll_call();
+
+  /// The last operations that this rank has started, the oldest first. Operations over one rank are left out.
+  std::vector<StartedOperation> last_operations() const;
 
   TrafficTable traffic() const;
   /// Sum over all axes and operations.

@@ -50,6 +50,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   WatchOptions watching{.silence_s = options_.silence_s, .board = rendezvous_.board};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
+  watch_for_hangs(watching);
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
                                   std::move(watching));
   engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
@@ -114,9 +115,10 @@ OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
-  OpenGroup fresh{.signature = signature, .ranks = mesh.group(rank, axes)};
+  OpenGroup fresh{.signature = signature, .name = name, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
   if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes, channel) : open_cuda(fresh, name, device);
+  const std::lock_guard lock(waiting_mutex_);
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
 
@@ -181,6 +183,8 @@ Work CommState::start(const GroupCall& operation, const Moved& bytes,
   work.state_ = shared_from_this();
   work.operation_ = operation;
   work.operation_.bytes = bytes;
+  record(operation);
+  count(work.operation_);
   return work;
 }
 
@@ -194,6 +198,9 @@ void CommState::wait(Work& work) {
   const auto set_waiting = [&](Pending* now) {
     const std::lock_guard lock(waiting_mutex_);
     waiting_ = now;
+    if (!blocks) return;
+    now == nullptr ? blocked_in_.reset() : void(blocked_in_ = work.operation_);
+    ++progress_;
   };
   set_waiting(pending.get());
   // The run may have failed before the watch could see this wait.
@@ -201,7 +208,10 @@ void CommState::wait(Work& work) {
   try {
     pending->wait();
   } catch (const std::exception& error) {
-    set_waiting(nullptr);
+    {
+      const std::lock_guard lock(waiting_mutex_);  // blocked_in_ stays, for the statuses of other ranks
+      waiting_ = nullptr;
+    }
     keep(std::move(pending));
     fail(work.operation_, brief(error));
   }
@@ -218,17 +228,58 @@ void CommState::wait(Work& work) {
 void CommState::keep(std::unique_ptr<Pending> dropped) { dropped_.push_back(std::move(dropped)); }
 
 void CommState::set_activity(std::string activity) {
+  if (!watch) return;
+  watch->set_activity(activity);
+  const std::lock_guard lock(waiting_mutex_);
   activity_ = std::move(activity);
-  if (watch) watch->set_activity(activity_);
+  ++progress_;
+}
+
+// The reason, such as a lost connection, may name the rank long before its missing heartbeats prove that it has failed.
+// So the first rank whose operation fails reports it, unless the cause is known soon.
+std::string CommState::find_cause(const GroupCall& operation, const std::string& reason) {
+  constexpr double kSoon_s = 0.4;
+  std::string known = watch->wait_for_cause(kSoon_s);
+  if (watch->failure() || rendezvous_.in_process) return known;
+  try {
+    if (store_.add("failed-operations", 1) == 1) {
+      warn(fmt::format("rank {}: {} failed: {}. The cause is searched for at most {:g} s", rank, describe(operation),
+                       reason, patience_s()));
+    }
+  } catch (const CommError&) {  // the process that served the store is gone, and the watch reports that
+  }
+  return watch->wait_for_cause(patience_s());
 }
 
 void CommState::fail(const GroupCall& operation, const std::string& reason) {
-  const std::string known = watch->wait_for_cause(patience_s());
+  std::string known = find_cause(operation, reason);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
+  if (const std::string seen = watch->failure() ? "" : picture(); !seen.empty()) known = seen;
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
-  const std::string message = fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
+  const bool other_program = reason.find("the same program") != std::string::npos;
+  const std::string message = fmt::format("rank {}: {} failed{}: {}{}", rank, describe(operation), during, cause,
+                                          other_program ? describe_last_operations() : "");
   watch->abort(message);
   throw CommError(message);
+}
+
+// The operations before a message that was not expected, which show where two ranks begin to differ.
+std::string CommState::describe_last_operations() const {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> names;
+  const std::vector<StartedOperation> all = last_operations();
+  for (const auto& each : std::span(all).last(std::min(kMost, all.size())))
+    names.push_back(
+        fmt::format("{} over {} ({})", each.kind, each.group, format_bytes(static_cast<double>(each.bytes))));
+  return names.empty() ? "" : "; the last operations that this rank started: " + join(names, ", ");
+}
+
+std::string CommState::picture() {
+  try {
+    return hangs_ ? read_picture(store_, mesh) : "";
+  } catch (const CommError&) {  // the process that served the store is gone
+    return "";
+  }
 }
 
 // Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.

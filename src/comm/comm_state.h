@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "comm/comm.h"
 #include "comm/engine.h"
+#include "comm/hang_watch.h"
 #include "launch/watch.h"
 
 namespace orthant {
@@ -14,8 +16,11 @@ namespace orthant {
 /// A group that operations can run over, with its n ranks in order of position. `group` is null if n = 1.
 struct OpenGroup {
   std::string signature;
+  std::string name;  // the signature, and the device or channel if it is not the default
   std::vector<int> ranks;
   int position = 0;
+  int64_t collectives = 0;  // started so far
+  std::map<int, int64_t> sends = {}, receives = {};  // started so far, by position of the other side
   std::unique_ptr<Group> group;
 
   int size() const { return static_cast<int>(ranks.size()); }
@@ -40,6 +45,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void keep(std::unique_ptr<Pending> dropped);
   void set_activity(std::string activity);
   RollCall open_roll_call();
+  std::vector<StartedOperation> last_operations() const;
 
   const Mesh mesh;
   const int rank;
@@ -54,6 +60,12 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
   void wait_for_members(const OpenGroup& group, const Store& store);
   bool finish();
+  void watch_for_hangs(WatchOptions& watching);
+  void warn(const std::string& warning);
+  RankStatus status();
+  std::string find_cause(const GroupCall& operation, const std::string& reason);
+  std::string picture();
+  std::string describe_last_operations() const;
   [[noreturn]] void fail(const GroupCall& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool must_report);
@@ -61,17 +73,33 @@ class CommState : public std::enable_shared_from_this<CommState> {
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& signature, const std::string& reason);
 
+  // The same without its texts, because each operation is recorded.
+  struct RecordedOperation {
+    const OpenGroup* group;
+    const char* kind;
+    int64_t bytes;
+    int peer;
+  };
+  void record(const GroupCall& operation);
+  void count(GroupCall& operation);
+
   Rendezvous rendezvous_;
   const CommOptions options_;
   Store store_;
-  std::string activity_;
   Store roll_call_store_;  // a connection of its own, from the first roll call on
   int roll_calls_ = 0;     // opened so far
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
-  /// Guards waiting_, because the watch cancels a wait from its own thread.
+  /// Guards the members up to activity_ and insertions into groups_, because the watch reads the state of this rank,
+  /// and cancels a wait, from its own thread.
   std::mutex waiting_mutex_;
   Pending* waiting_ = nullptr;
+  std::optional<GroupCall> blocked_in_;
+  std::string activity_;
+  std::atomic<int64_t> progress_ = 0;  // number of changes of blocked_in_ and activity_
+  std::optional<HangWatch> hangs_;
+  std::vector<RecordedOperation> recorded_;  // a ring: the next one replaces that at num_recorded_ % its size
+  size_t num_recorded_ = 0;
 };
 
 }  // namespace orthant

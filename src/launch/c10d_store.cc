@@ -27,13 +27,17 @@
 
 // c10d asks for the name of the peer's address at each new connection, for its logs. For the loopback and in most
 // clusters that is a request to a name server, which may be slow or drop the requests of a thousand ranks. This
-// function takes the place of the C library's in a program that links this room, and answers with the address itself.
+// function takes the place of the C library's in a program that links this room. It answers calls from libtorch with the
+// address itself, and leaves all others as they are.
 extern "C" int getnameinfo(const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service,
                            socklen_t service_length, int flags) {
   static const auto original = reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
+  Dl_info caller{};
+  const bool from_torch = dladdr(__builtin_return_address(0), &caller) != 0 && caller.dli_fname != nullptr &&
+                          std::strstr(caller.dli_fname, "libtorch") != nullptr;
   const bool needs_name = (flags & NI_NAMEREQD) != 0;
   return original(address, length, host, host_length, service, service_length,
-                  needs_name ? flags : flags | NI_NUMERICHOST);
+                  from_torch && !needs_name ? flags | NI_NUMERICHOST : flags);
 }
 
 namespace orthant {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/terminal_text.h"
 #include "base/text.h"
@@ -29,6 +30,10 @@ void Heartbeat::see(int64_t beat, double elapsed_s) {
   beat_ = beat;
 }
 
+std::string SilenceWarning::change(bool is_silent, const std::function<std::string(bool is_silent)>& describe) {
+  return std::exchange(is_silent_, is_silent) == is_silent ? "" : describe(is_silent);
+}
+
 std::string readable_activity(const std::string& posted) {
   constexpr size_t kMostBytes = 300;
   return escape_for_terminal(posted, kMostBytes);
@@ -46,7 +51,7 @@ Answer HostLeader::inquire(double elapsed_s) {
   if (auto posted = find_failure(connection_)) return {.posted = std::move(posted)};
   if (!board_) return {};
   if (num_hosts_ == 0) num_hosts_ = HostBoard::num_hosts(connection_);
-  return {.problem = num_hosts_ == 1 ? "" : look_at_hosts(elapsed_s)};
+  return num_hosts_ == 1 ? Answer() : look_at_hosts(elapsed_s);
 }
 
 void HostLeader::leave(const Store& store, const HostBoard& board) { store.set(host_key(board.host()), kLeft); }
@@ -70,7 +75,7 @@ std::vector<int> HostLeader::watched_hosts() const {
   return watched;
 }
 
-std::string HostLeader::look_at_hosts(double elapsed_s) {
+Answer HostLeader::look_at_hosts(double elapsed_s) {
   since_beat_s_ += elapsed_s;
   if (since_beat_s_ >= patience_.beat_s) beat(), since_beat_s_ = 0;
   std::vector<int> watched = watched_hosts();
@@ -86,11 +91,13 @@ std::string HostLeader::look_at_hosts(double elapsed_s) {
   }
   const auto posted = keys.empty() ? std::vector<std::string>() : connection_.get_all(keys);
   auto next = posted.begin();
+  Answer answer;
   for (const int host : watched) {
     if (hosts_[host].has_posted) read(host, *next++, elapsed_s);
-    if (std::string problem = describe_failure(hosts_[host]); !problem.empty()) return problem;
+    if (answer.problem.empty()) answer.problem = describe_failure(hosts_[host]);
+    if (std::string warning = warning_of(hosts_[host]); !warning.empty()) answer.warnings.push_back(std::move(warning));
   }
-  return "";
+  return answer;
 }
 
 void HostLeader::read(int host, const std::string& posted, double elapsed_s) {
@@ -111,6 +118,17 @@ std::string HostLeader::describe_failure(const Host& host) const {
   if (host.left || host.heartbeat.still_s() < patience_s) return "";
   return fmt::format("{} has sent no heartbeat for {:.0f} s{}", host.name, host.heartbeat.still_s(),
                      during(readable_activity(host.activity)));
+}
+
+std::string HostLeader::warning_of(Host& host) const {
+  const double still_s = host.heartbeat.still_s();
+  const bool is_silent = !host.left && still_s >= std::max(patience_.warn_s, kMissedBeats * patience_.beat_s);
+  return host.warning.change(is_silent && describe_failure(host).empty(), [&](bool silent) {
+    if (!silent) return host.name + " sends heartbeats again";
+    return fmt::format("{} has sent no heartbeat for {:.1f} s: it may be frozen or cut off{}. The run stops after {:g} s "
+                       "of silence",
+                       host.name, still_s, during(readable_activity(host.activity)), patience_.silence_s);
+  });
 }
 
 }  // namespace orthant

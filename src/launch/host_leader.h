@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +32,16 @@ class Heartbeat {
   double still_s_ = 0;
 };
 
+/// A silence to warn of: once when it begins, and once when it ends.
+class SilenceWarning {
+ public:
+  /// The text of `describe` for the new state if that differs from the last one; else empty.
+  std::string change(bool is_silent, const std::function<std::string(bool is_silent)>& describe);
+
+ private:
+  bool is_silent_ = false;
+};
+
 /// An activity that a rank posted, safe to print and cut to 300 bytes.
 std::string readable_activity(const std::string& posted);
 /// " (last reported activity: ...)"; empty if the activity is.
@@ -41,12 +52,14 @@ struct HostPatience {
   double beat_s = 0.5;     // how often a host posts its heartbeat
   double silence_s = 30;   // a host whose heartbeat has not changed for so long has failed
   double suspicion_s = 3;  // the same while a rank of this host is suspicious
+  double warn_s = 3.5;     // a host that is silent for so long is worth a warning
 };
 
 /// The result of an inquiry.
 struct Answer {
   std::optional<std::string> posted = {};  // the failure record
   std::string problem = {};                // the failure of another host; empty if there is none
+  std::vector<std::string> warnings = {};  // of other hosts that are silent, or are so no more
 };
 
 class HostLeader {
@@ -64,13 +77,15 @@ class HostLeader {
     Heartbeat heartbeat;
     std::string name = "another host", activity = {};  // for messages
     bool has_posted = false, left = false;
+    SilenceWarning warning = {};
   };
 
-  std::string look_at_hosts(double elapsed_s);
+  Answer look_at_hosts(double elapsed_s);
   void beat();
   std::vector<int> watched_hosts() const;
   void read(int host, const std::string& posted, double elapsed_s);
   std::string describe_failure(const Host& host) const;
+  std::string warning_of(Host& host) const;
 
   const Store store_;
   const std::shared_ptr<HostBoard> board_;

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
-#include <system_error>
 
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
+#include "launch/background.h"
 #include "launch/process.h"
 #include "launch/roll_call.h"
 
@@ -24,20 +23,6 @@ constexpr const char* kNumLeft = "num-left";  // number of ranks that have left 
 constexpr const char* kAllLeft = "all-left";  // exists once all have
 
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
-
-// Runs a function on a thread that is abandoned if it never returns: a store whose process is stopped does not answer.
-// If this process may start no more threads, the caller runs it.
-template <typename Function>
-auto run_in_background(Function function) {
-  const auto task = std::make_shared<std::packaged_task<decltype(function())()>>(std::move(function));
-  auto result = task->get_future();
-  try {
-    std::thread([task] { (*task)(); }).detach();
-  } catch (const std::system_error&) {
-    (*task)();
-  }
-  return result;
-}
 
 }  // namespace
 
@@ -200,6 +185,8 @@ void Watch::run() {
 }
 
 void Watch::tick(double elapsed_s) {
+  // A pause of this thread counts as at most two periods: the other ranks have not been still because of it.
+  if (options_.on_tick) options_.on_tick(std::min(elapsed_s, 2 * options_.period_s));
   if (board_) {
     if (const auto posted = board_->failure()) return fail(*posted, false);
     since_beat_s_ += elapsed_s;
@@ -215,7 +202,15 @@ void Watch::tick(double elapsed_s) {
 // thread from nothing.
 void Watch::ask_store() {
   if (answer_.valid()) {
-    if (answer_.wait_for(seconds(0)) == std::future_status::ready) return hear(answer_.get());
+    const bool has_answered = is_ready(answer_);
+    warn_of(store_is_silent_.change(!has_answered && since_asked_s_ >= options_.warn_s, [&](bool silent) {
+      const std::string who = fmt::format("rank {}: the {}", rank_, record_.name());
+      if (!silent) return who + " answers again";
+      return fmt::format("{} has not answered for {:.1f} s: the host of rank 0 or of the launcher, which serves it, may "
+                         "be frozen or cut off. The run stops after {:g} s of silence",
+                         who, since_asked_s_, options_.silence_s);
+    }));
+    if (has_answered) return hear(answer_.get());
     if (since_asked_s_ < std::max(options_.silence_s, options_.period_s)) return;
     throw CommError(fmt::format("{} has not answered for {:.0f} s", record_.name(), since_asked_s_));
   }
@@ -224,13 +219,18 @@ void Watch::ask_store() {
   const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
   if (!leader_) {
     leader_ = std::make_shared<HostLeader>(record_, board_, rank_,
-                                           HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s});
+                                           HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
   }
   if (!board_) return hear(leader_->inquire(elapsed_s));  // the store of this process always answers
   answer_ = run_in_background([leader = leader_, elapsed_s] { return leader->inquire(elapsed_s); });
 }
 
+void Watch::warn_of(const std::string& change) {
+  if (!change.empty() && options_.on_warning) options_.on_warning(change);
+}
+
 void Watch::hear(const Answer& answer) {
+  for (const std::string& warning : answer.warnings) warn_of(warning);
   if (!answer.problem.empty()) report(answer.problem);
   if (!answer.posted) return;
   if (board_) board_->post_failure(*answer.posted);
@@ -246,7 +246,7 @@ void Watch::look_at_previous_rank(double elapsed_s) {
     if (board_->is_watched(position)) previous = position;
   }
   if (previous != previous_) {
-    previous_ = previous, previous_heartbeat_ = {}, gone_s_ = 0;
+    previous_ = previous, previous_heartbeat_ = {}, previous_is_silent_ = {}, gone_s_ = 0;
     if (previous >= 0) processes_.watch(board_->identity(previous));
     has_ended_ = true;  // perhaps before this rank watched it
   }
@@ -260,12 +260,20 @@ void Watch::look_at_previous_rank(double elapsed_s) {
 std::string Watch::describe_failure(double elapsed_s) {
   previous_heartbeat_.see(board_->heartbeat(previous_), elapsed_s);
   const double still_s = previous_heartbeat_.still_s(), beats_s = kMissedBeats * options_.beat_s;
-  // The state of a process that shows heartbeats is not read, because that takes longer than all else here.
-  if (!has_ended_ && still_s < std::min(beats_s, options_.silence_s)) return "";
   const std::string identity = board_->identity(previous_);
-  const ProcessState state = process_state(identity);
-  const int rank = board_->rank(previous_), pid = pid_of(identity);
   const std::string activity = during(readable_activity(board_->activity(previous_)));
+  const int rank = board_->rank(previous_), pid = pid_of(identity);
+  const auto warn_if = [&](bool is_silent) {
+    warn_of(previous_is_silent_.change(is_silent, [&](bool silent) {
+      if (!silent) return fmt::format("rank {} sends heartbeats again", rank);
+      return fmt::format("rank {} has sent no heartbeat for {:.1f} s, although its process {} runs{}. The run stops "
+                         "after {:g} s of silence",
+                         rank, still_s, pid, activity, options_.silence_s);
+    }));
+  };
+  // The state of a process that shows heartbeats is not read, because that takes longer than all else here.
+  if (!has_ended_ && still_s < std::min(beats_s, options_.silence_s)) return warn_if(false), "";
+  const ProcessState state = process_state(identity);
   if (state == ProcessState::gone) {
     gone_s_ += elapsed_s;
     if (gone_s_ < kLauncherFirst_s) return "";
@@ -275,7 +283,10 @@ std::string Watch::describe_failure(double elapsed_s) {
   double patience_s = std::max(options_.silence_s, beats_s);
   // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
   if (state == ProcessState::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
-  if (still_s < patience_s) return "";
+  if (still_s < patience_s) {
+    if (still_s >= std::max(options_.warn_s, beats_s)) warn_if(true);
+    return "";
+  }
   return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, still_s,
                      state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid) : "", activity);
 }

@@ -51,6 +51,12 @@ struct WatchOptions {
   /// and has not left after `leave_s`. `must_report` is true on the one rank that must report to the user.
   std::function<void(const std::string& message, bool must_report)> on_failure;
   double leave_s = 5;
+  /// Called at every look on the watch's thread, with the time since the last call in seconds.
+  std::function<void(double elapsed_s)> on_tick = {};
+  /// Called on the watch's thread with a warning that names a rank, a host or a store that has been silent for warn_s,
+  /// long before silence_s ends the run, and again when it is silent no more.
+  std::function<void(const std::string& warning)> on_warning = {};
+  double warn_s = 3.5;
 };
 
 /// The last activity that a rank of this host showed, as " (last reported activity: ...)"; empty if unknown.
@@ -95,6 +101,7 @@ class Watch {
   void ask_store();
   void hear(const Answer& answer);
   std::string describe_failure(double elapsed_s);
+  void warn_of(const std::string& change);
   std::string find_dead_rank() const;
   std::optional<bool> claim_report(const std::string& message) const;
   void report(const std::string& message);
@@ -123,6 +130,7 @@ class Watch {
   Heartbeat previous_heartbeat_{};
   bool has_ended_ = false;  // its process may have ended
   double gone_s_ = 0;       // how long that process has been gone
+  SilenceWarning previous_is_silent_, store_is_silent_;
   double since_beat_s_ = 0, since_asked_s_ = 0;
   std::thread thread_;
 };

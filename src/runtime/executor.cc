@@ -2,14 +2,15 @@
 // stores the result for its SEND.
 #include "runtime/executor.h"
 
-#include "base/errors.h"
-#include "schedule/results.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
+
+#include "base/errors.h"
+#include "schedule/posted_receives.h"
+#include "schedule/results.h"
 
 namespace orthant {
 namespace {
@@ -33,40 +34,32 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
   intervals_.clear();
   has_backwards_ = has_backwards(row);
   messages_.limit_incomplete_sends(has_backwards_ ? std::numeric_limits<size_t>::max() : kAhead);
-  size_t received = 0;  // all RECVs before this index are posted
+  const std::vector<PostedReceive> receives = posted_receives(row);
+  auto next = receives.begin();  // the receive to post next
   for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
     intervals_.push_back({Clock::now(), {}});
     const Stream stream = facts(row[index].kind).stream;
     if (row[index].kind == ActionKind::FINALIZE) {
-      // RECVs after FINALIZE are not posted before it: if the row starts again, their messages are sent again.
       if (work_.finalize(row[index])) {
         intervals_.clear();
-        received = 0, index = 0;
+        next = receives.begin(), index = 0;
         continue;
       }
       intervals_.back().start = Clock::now();
-    } else if (stream == Stream::compute) {
-      received = receive_ahead(row, index);
+    }
+    for (; next != receives.end() && next->posted_at <= static_cast<int>(index); ++next)
+      receive(row[static_cast<size_t>(next->index)]);
+    if (stream == Stream::compute && row[index].kind != ActionKind::FINALIZE) {
       // Lets small messages advance. The next chance may come only after a whole pass, while a peer waits for its send
       // completion.
       comm_.progress();
     }
-    if (stream != Stream::receive || index >= received) carry_out(row[index], index);
+    if (stream != Stream::receive) carry_out(row[index], index);
     intervals_.back().end = Clock::now();
     ++index;
   }
   messages_.finish();
-}
-
-// Posts the RECVs between the computation at `index` and the next computation. Returns the index of that computation.
-size_t Executor::receive_ahead(std::span<const Action> row, size_t index) {
-  for (++index; index < row.size(); ++index) {
-    const Stream stream = facts(row[index].kind).stream;
-    if (stream == Stream::compute) break;
-    if (stream == Stream::receive) receive(row[index]);
-  }
-  return index;
 }
 
 void Executor::carry_out(const Action& action, size_t index) {
@@ -79,8 +72,6 @@ void Executor::carry_out(const Action& action, size_t index) {
       return;
     case ActionKind::SEND_F:
     case ActionKind::SEND_B: return send(action, index);
-    case ActionKind::RECV_F:
-    case ActionKind::RECV_B: return receive(action);
     case ActionKind::REDUCE: return work_.reduce(action);
     case ActionKind::STEP: return step(action);
     case ActionKind::FINALIZE: return;

@@ -1,7 +1,7 @@
 // The interpreter of the schedule: it carries out one rank's row of Actions and records when each ran. It computes,
 // sends and receives. It does not depend on why the row has its order or on what a stage computes.
-// A RECV between two computations is posted before the first of them, and never before FINALIZE. In the row
-// 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives until the stage that reads it is done.
+// A RECV between two computations is posted before the first of them (schedule/posted_receives.h). Its buffer lives
+// until the stage that reads it is done.
 // Microbatches in which the rank has no sequences are skipped: no F, B, I, W, vocabulary pass or message.
 #pragma once
 
@@ -75,7 +75,6 @@ class Executor {
   void carry_out(const Action& action, size_t index);
   void step(const Action& action);
   void send(const Action& action, size_t index);
-  size_t receive_ahead(std::span<const Action> row, size_t index);
   bool has_sequences(const Action& action) const { return table_.stream_shape(action.microbatch).front() > 0; }
   void compute(const Action& action);
   void vocabulary(const Action& action);

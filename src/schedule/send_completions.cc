@@ -7,20 +7,20 @@
 #include <limits>
 #include <vector>
 
+#include "schedule/posted_receives.h"
+
 namespace orthant {
 
 MessageIndices find_message_indices(const Schedule& schedule) {
   MessageIndices positions{.sent = {stage_count(schedule), microbatch_count(schedule), -1},
                            .posted = {stage_count(schedule), microbatch_count(schedule), -1}};
   for (const auto& row : schedule.rows) {
-    int pass = -1;  // index of the last computation so far
     for (int i = 0; i < static_cast<int>(row.size()); ++i) {
       const Action& action = row[static_cast<size_t>(i)];
-      const Stream stream = facts(action.kind).stream;
-      if (stream == Stream::compute) pass = i;
-      if (stream == Stream::send) positions.sent[action] = i;
-      if (stream == Stream::receive) positions.posted[action] = pass >= 0 ? pass : i;
+      if (facts(action.kind).stream == Stream::send) positions.sent[action] = i;
     }
+    for (const auto& [index, posted_at] : posted_receives(row))
+      positions.posted[row[static_cast<size_t>(index)]] = posted_at;
   }
   return positions;
 }

@@ -7,8 +7,7 @@
 
 namespace orthant {
 
-/// Indices of messages in their rows. A RECV counts at the index where it is posted: at the last computation before it,
-/// or at its own index if there is none.
+/// Indices of messages in their rows. A RECV counts at the index where it is posted: see posted_receives.h.
 struct MessageIndices {
   PerResult<int> sent, posted;
 };

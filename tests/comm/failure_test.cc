@@ -337,6 +337,35 @@ TEST(Failure, ASilentRankIsFoundAlthoughItsWatcherHasLeft) {
   EXPECT_TRUE(says(reports.front(), {"rank 1 has sent no heartbeat for"}));
 }
 
+// A rank without heartbeats is named long before its silence ends the run, and again when they are back.
+TEST(Failure, SilenceIsAWarningFirst) {
+  const Store store = Store::in_process();
+  const auto board = HostBoard::join(store, 2);
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  std::vector<std::unique_ptr<Watch>> watches(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    // Rank 1 shows a heartbeat every second, but rank 0 expects them more often.
+    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 1 : 0.02, .silence_s = 500, .board = board};
+    options.warn_s = 0.5;
+    options.on_failure = [](const std::string& message, bool) { ADD_FAILURE() << message; };
+    options.on_warning = [&](const std::string& warning) {
+      const std::lock_guard lock(mutex);
+      warnings.push_back(warning);
+    };
+    threads.emplace_back([&, rank, options] {
+      watches[static_cast<size_t>(rank)] = std::make_unique<Watch>(store, "watch", rank, 2, 60, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1700));
+  const std::lock_guard lock(mutex);
+  ASSERT_GE(warnings.size(), 2u);
+  EXPECT_TRUE(says(warnings[0], {"rank 1 has sent no heartbeat for 0.", "stops after 500 s of silence"}));
+  EXPECT_EQ(warnings[1], "rank 1 sends heartbeats again");
+}
+
 TEST(Failure, ACleanEndIsNoFailure) {
   for (int round = 0; round < 3; ++round) {
     run_ranks(4, [&](Rendezvous rendezvous, int rank) {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
-#include "parallel/vocabulary/channels.h"
+#include "parallel/vocabulary/channels_plan.h"
 
 namespace orthant {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "model/loss.h"
-#include "parallel/vocabulary/channels.h"
+#include "parallel/vocabulary/channels_plan.h"
 
 namespace orthant {
 

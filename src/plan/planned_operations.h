@@ -1,0 +1,56 @@
+// The operations between ranks that a rank starts in a step, in order, as the plan implies them, and a check that the
+// lists of all ranks match. A run whose lists match cannot hang, nor receive a message that it does not expect, because
+// of its plan.
+//
+// The lists contain messages between stages, gathers and reductions of buckets, collectives of a vocabulary that is
+// sharded over the pipeline, and what follows the row: copies of tied gradients, step statistics, gathers of weights.
+// The collectives within a block follow from the operations of the model, which all members of their groups carry out
+// in the same order; their number and bytes are checked for each microbatch.
+//
+// The cost does not grow with the ranks, but with the classes of ranks that have equal values (rank_values.h), except
+// for a look-up per rank and axis.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/rank_classes.h"
+#include "plan/rank_values.h"
+
+namespace orthant {
+
+/// One operation between ranks.
+struct PlannedOperation {
+  Action action;      // whose turn in the row starts it; STEP for operations after the row
+  std::string kind;   // as Comm counts it: "send", "all_reduce"
+  std::string group;  // as Comm names it: axes joined by "+", and "#" with a channel
+  int64_t bytes = 0;  // of the tensor, as Comm reports it; -1 if it differs between members
+  int peer = -1;      // send, recv and exchange: pipeline rank of the other side
+
+  bool operator==(const PlannedOperation&) const = default;
+};
+
+/// The operations of a rank with these values in a step, in the order in which it starts them. Operations of different
+/// groups may start in another order, because reductions start as soon as backward has filled their buckets.
+std::vector<PlannedOperation> planned_operations(const ParameterPlacement& plan, const RankValues& rank);
+
+/// The lists of all ranks.
+struct OperationLists {
+  RankClasses classes;
+  std::vector<std::vector<PlannedOperation>> lists;  // by class
+};
+
+/// Returns the problems of the lists, each with the rank, the Action, the group and the law, at most ten; empty if they
+/// match. Laws: every send has one receive with equal bytes, in the same order between any two ranks; the members of a
+/// group start the same collectives, with equal bytes, in the same order.
+std::vector<std::string> operation_problems(const Mesh& mesh, const OperationLists& all);
+/// The same for the collectives within blocks, of ranks with these values by class.
+std::vector<std::string> block_problems(const Mesh& mesh, const RankClasses& classes,
+                                        const std::vector<RankValues>& ranks);
+
+/// Throws LogicError with the problems of a plan, if there are any: those of its lists, those within blocks, and
+/// pipeline ranks that wait for each other forever (progress.h).
+void check_operations(const ParameterPlacement& plan);
+
+}  // namespace orthant
