@@ -119,6 +119,7 @@ struct RankTrace {
   std::vector<StepTrace> steps;
   std::vector<at::Tensor> optimizer_state;  // in the order of Optimizer::state()
   at::Tensor values;
+  int connections = 0;  // ranks to which this rank has connected
   const StepTrace& last() const { return steps.back(); }
 };
 
@@ -202,6 +203,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
       step.traffic = {after.calls - before.calls - for_trace.calls, after.bytes - before.bytes - for_trace.bytes};
       trace.steps.push_back(step);
     }
+    trace.connections = comm.num_connections();
     trace.optimizer_state = copy_state(session.optimizer());
     trace.values = flat_of(session, &Session::value_shard);
     SnapshotSaver saver(plan, data, session);
