@@ -168,7 +168,8 @@ class OperationList {
     const int ranks = plan_.mesh.axis_size(kPipeline), all = make_output_loss(plan_.config).statistics();
     for (const Messages& m : costs(action.microbatch).vocabulary) {
       if (m.collective != name_of(CollectiveKind::all_gather)) continue;
-      add_collective(CollectiveKind::all_gather, kOverPipeline, m.bytes / (ranks - 1) * ranks / all * count, channel);
+      add_collective(CollectiveKind::all_gather, kOverPipeline, m.bytes.sent / (ranks - 1) * ranks / all * count,
+                     channel);
     }
   }
 
@@ -188,7 +189,8 @@ class OperationList {
     }
     add_tied_gradients();
     const int64_t bytes = StepSignals::elements(plan_.mesh.size()) * static_cast<int64_t>(sizeof(double));
-    add_collective(CollectiveKind::all_reduce, statistics_axes(plan_), bytes);
+    const Axes statistics = statistics_axes(plan_);
+    add_collective(small_sum(plan_.mesh.group_size(statistics)), statistics, bytes);
     if (plan_.post_validates()) {
       const int here = rank_.pipeline_rank;
       if (here > 0) add_between("recv", here - 1, bytes);
