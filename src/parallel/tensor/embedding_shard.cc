@@ -6,8 +6,9 @@
 
 namespace orthant {
 
-EmbeddingShard::EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows)
-    : move_(mesh.embedding_move(table, tokens.numel())), sequences_(tokens.size(0)) {
+EmbeddingShard::EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows,
+                               bool trains)
+    : move_(trains ? mesh.embedding_move(table, tokens.numel()) : EmbeddingMove::table), sequences_(tokens.size(0)) {
   const at::Tensor own = tokens.flatten();
   const at::Tensor all = move_ == EmbeddingMove::results ? mesh.gather_token_ids(own) : own;
   tokens_ = all.numel();

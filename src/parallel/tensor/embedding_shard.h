@@ -16,8 +16,9 @@ namespace orthant {
 class EmbeddingShard {
  public:
   /// tokens: int64 [B,T], or [N] if a single rank has the rows. `rows`: rows of the table that this rank has. Gathers
-  /// the tokens over the mesh's rows if results move.
-  EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows);
+  /// the tokens over the mesh's rows if results move. Results move only if `trains`, because only microbatches of
+  /// training have equally many tokens on all rows of the mesh; the last batch of a validation need not.
+  EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows, bool trains);
 
   /// This rank's shard of the sum over the mesh's columns, with one row a token.
   at::Tensor look_up(const SliceMesh& mesh, const Weight& table) const;

@@ -32,14 +32,14 @@ void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
 
 struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor&,
-                            const SliceMesh* mesh, int64_t weight, int64_t vocabulary) {
+                            const SliceMesh* mesh, int64_t weight, int64_t vocabulary, bool trains) {
     check_tokens(tokens, vocabulary);
     context->save_for_backward({tokens});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
     context->saved_data["weight"] = weight;
     context->saved_data["vocabulary"] = vocabulary;
     const auto& table = *reinterpret_cast<const Weight*>(weight);
-    const EmbeddingShard shard(*mesh, table, tokens, mesh->column_rows(vocabulary));
+    const EmbeddingShard shard(*mesh, table, tokens, mesh->column_rows(vocabulary), trains);
     const at::Tensor part = shard.look_up(*mesh, table);
     return part.view(mesh->part_shape(tokens.size(0), tokens.size(1)));
   }
@@ -48,9 +48,9 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     const auto* mesh = reinterpret_cast<const SliceMesh*>(context->saved_data["mesh"].toInt());
     const auto& table = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const Range rows = mesh->column_rows(context->saved_data["vocabulary"].toInt());
-    const EmbeddingShard shard(*mesh, table, context->get_saved_variables()[0], rows);
+    const EmbeddingShard shard(*mesh, table, context->get_saved_variables()[0], rows, true);
     shard.accumulate(*mesh, table, output_gradients[0].contiguous());
-    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -156,7 +156,8 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
 }  // namespace
 
 at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens, const Weight& table, int64_t vocabulary) {
-  return TensorEmbedding::apply(tokens, table.value, &mesh, reinterpret_cast<int64_t>(&table), vocabulary);
+  return TensorEmbedding::apply(tokens, table.value, &mesh, reinterpret_cast<int64_t>(&table), vocabulary,
+                                at::GradMode::is_enabled());
 }
 
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x, const Weight& head,

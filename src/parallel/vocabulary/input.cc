@@ -53,7 +53,7 @@ void InputLayer::E(int microbatch, const at::Tensor& tokens, bool with_gradient)
   ORTHANT_CHECK(fresh, microbatch);
   Live& one = place->second;
   one.with_gradient = with_gradient;
-  one.shard.emplace(plan_.mesh, table_, tokens, plan_.slice.real());
+  one.shard.emplace(plan_.mesh, table_, tokens, plan_.slice.real(), with_gradient);
   one.sum = one.shard->look_up(plan_.mesh, table_);
   one.part_shape = plan_.mesh.alone() ? one.sum.sizes().vec() : plan_.mesh.part_shape(tokens.size(0), tokens.size(1));
   one.sum_arrives = sums_.reduce_in_chunks(one.sum, plan_.axes, plan_.root);

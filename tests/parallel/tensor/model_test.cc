@@ -70,6 +70,32 @@ TEST(TensorModel, OfALargeVocabularyEqualsOneDevice) {
   }
 }
 
+// Without gradients, as in the last batch of a validation, rows may have unequal numbers of sequences.
+TEST(TensorModel, LooksUpUnequalBatchesWithoutGradients) {
+  const ModelCase c{{.rows = 2, .columns = 2}, {}, 26, 43, 1201};
+  const Architecture a = make_architecture(c);
+  const at::NoGradGuard no_grad;
+  Weights whole(parameter_table(a), at::kDouble);
+  draw_weights(c, whole);
+  const at::Tensor table = whole["model.embed_tokens.weight"].value.detach();
+  for (const int64_t sequences : {3, 5}) {
+    const at::Tensor tokens = batch_of(c, a).tokens_BT.narrow(0, 0, sequences);
+    on_mesh(tensor_mesh(2, 2, 1), [&](Comm& comm) {
+      const at::NoGradGuard none;
+      const Held held = held_by_rank(comm, a, c.plan);
+      Weights weights(held.parameters, at::kDouble);
+      draw_weights(c, weights);
+      const Range own = shard(sequences, 2, comm.position(kRows));
+      const at::Tensor mine = tokens.narrow(0, own.begin, own.size()).contiguous();
+      const at::Tensor found =
+          primitives_of(comm, a, c.plan, held).embedding(mine, weights["model.embed_tokens.weight"]);
+      const Range channels = shard(26, 2, comm.position(kColumns));
+      const at::Tensor want = table.index_select(0, mine.flatten()).view({own.size(), kLength, 26});
+      EXPECT_TRUE(found.equal(want.narrow(2, channels.begin, channels.size()))) << sequences << ", " << comm.rank();
+    });
+  }
+}
+
 SWEEP_TEST(TensorModel, EqualsOneDevice) {
   for (const ModelCase& c : sweep.of(all_cases(), 35)) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
 }
