@@ -41,7 +41,7 @@ std::vector<RankStatus> read_statuses(const Store& store, int num_ranks) {
   return statuses;
 }
 
-// What the requests need. Only the thread of the latest requests uses it.
+// The state of the requests. Only the thread of the latest ones uses it.
 struct HangWatch::Requests {
   const Mesh mesh;
   const Store store;

@@ -27,8 +27,8 @@
 
 // c10d asks for the name of the peer's address at each new connection, for its logs. For the loopback and in most
 // clusters that is a request to a name server, which may be slow or drop the requests of a thousand ranks. This
-// function takes the place of the C library's in a program that links this room. It answers calls from libtorch with the
-// address itself, and leaves all others as they are.
+// function takes the place of the C library's in a program that links this room. It answers calls from libtorch with
+// the address itself, and leaves all others as they are.
 extern "C" int getnameinfo(const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service,
                            socklen_t service_length, int flags) {
   static const auto original = reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
@@ -106,8 +106,8 @@ std::string why_unreachable(const std::string& host, int port) {
 }
 
 // Without enough descriptors, c10d's errors look like network errors. The server holds three connections to each rank:
-// its main one, and those of its transport and of the roll calls of its Comm. One rank of each host has a fourth, for its
-// Watch.
+// its main one, and those of its transport and of the roll calls of its Comm. One rank of each host has a fourth, for
+// its Watch.
 void require_descriptors_of_store(int ranks = 1) {
   require_descriptors(std::max(64, 16 + 4 * ranks), fmt::format("the store's connections to {} ranks", ranks));
 }
