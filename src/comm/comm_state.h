@@ -19,7 +19,7 @@ struct OpenGroup {
   std::string name;  // the signature, and the device or channel if it is not the default
   std::vector<int> ranks;
   int position = 0;
-  int64_t collectives = 0;  // started so far
+  int64_t collectives = 0;                           // started so far
   std::map<int, int64_t> sends = {}, receives = {};  // started so far, by position of the other side
   std::unique_ptr<Group> group;
 

@@ -100,9 +100,8 @@ void HangWatch::tick(double elapsed_s) {
     }
   }
   if (!posts && !looks) return;
-  answer_ = run_in_background([requests = requests_, entry, posts, looks] {
-    return requests->carry_out(entry, posts, looks);
-  });
+  answer_ = run_in_background(
+      [requests = requests_, entry, posts, looks] { return requests->carry_out(entry, posts, looks); });
 }
 
 std::string read_picture(const Store& store, const Mesh& mesh) {

@@ -125,9 +125,10 @@ std::string HostLeader::warning_of(Host& host) const {
   const bool is_silent = !host.left && still_s >= std::max(patience_.warn_s, kMissedBeats * patience_.beat_s);
   return host.warning.change(is_silent && describe_failure(host).empty(), [&](bool silent) {
     if (!silent) return host.name + " sends heartbeats again";
-    return fmt::format("{} has sent no heartbeat for {:.1f} s: it may be frozen or cut off{}. The run stops after {:g} s "
-                       "of silence",
-                       host.name, still_s, during(readable_activity(host.activity)), patience_.silence_s);
+    return fmt::format(
+        "{} has sent no heartbeat for {:.1f} s: it may be frozen or cut off{}. The run stops after {:g} s "
+        "of silence",
+        host.name, still_s, during(readable_activity(host.activity)), patience_.silence_s);
   });
 }
 

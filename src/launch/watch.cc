@@ -206,9 +206,10 @@ void Watch::ask_store() {
     warn_of(store_is_silent_.change(!has_answered && since_asked_s_ >= options_.warn_s, [&](bool silent) {
       const std::string who = fmt::format("rank {}: the {}", rank_, record_.name());
       if (!silent) return who + " answers again";
-      return fmt::format("{} has not answered for {:.1f} s: the host of rank 0 or of the launcher, which serves it, may "
-                         "be frozen or cut off. The run stops after {:g} s of silence",
-                         who, since_asked_s_, options_.silence_s);
+      return fmt::format(
+          "{} has not answered for {:.1f} s: the host of rank 0 or of the launcher, which serves it, may "
+          "be frozen or cut off. The run stops after {:g} s of silence",
+          who, since_asked_s_, options_.silence_s);
     }));
     if (has_answered) return hear(answer_.get());
     if (since_asked_s_ < std::max(options_.silence_s, options_.period_s)) return;
@@ -218,8 +219,9 @@ void Watch::ask_store() {
   // A pause of this thread must not count as silence of a host. See look_at_previous_rank().
   const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
   if (!leader_) {
-    leader_ = std::make_shared<HostLeader>(record_, board_, rank_,
-                                           HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
+    leader_ = std::make_shared<HostLeader>(
+        record_, board_, rank_,
+        HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
   }
   if (!board_) return hear(leader_->inquire(elapsed_s));  // the store of this process always answers
   answer_ = run_in_background([leader = leader_, elapsed_s] { return leader->inquire(elapsed_s); });
@@ -266,9 +268,10 @@ std::string Watch::describe_failure(double elapsed_s) {
   const auto warn_if = [&](bool is_silent) {
     warn_of(previous_is_silent_.change(is_silent, [&](bool silent) {
       if (!silent) return fmt::format("rank {} sends heartbeats again", rank);
-      return fmt::format("rank {} has sent no heartbeat for {:.1f} s, although its process {} runs{}. The run stops "
-                         "after {:g} s of silence",
-                         rank, still_s, pid, activity, options_.silence_s);
+      return fmt::format(
+          "rank {} has sent no heartbeat for {:.1f} s, although its process {} runs{}. The run stops "
+          "after {:g} s of silence",
+          rank, still_s, pid, activity, options_.silence_s);
     }));
   };
   // The state of a process that shows heartbeats is not read, because that takes longer than all else here.

@@ -39,15 +39,16 @@ RankValues rank_values(const ParameterPlacement& plan, int rank) {
   const std::vector<int> positions = groups.of(rank);
   const int copy = plan.mesh.has(kReplica) ? plan.mesh.coord(rank, kReplica) : 0;
   auto held = std::make_shared<const ParameterShard>(plan, rank);
-  return {.pipeline_rank = plan.pipeline_rank(rank),
-          .data_shard = from_its_first_sequence(plan.data_shard(rank)),
-          .statistics = statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
-          .microbatches =
-              std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
-          .held = held,
-          .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
-          .matrices = std::make_shared<const MatrixCosts>(
-              matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
+  return {
+      .pipeline_rank = plan.pipeline_rank(rank),
+      .data_shard = from_its_first_sequence(plan.data_shard(rank)),
+      .statistics = statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
+      .microbatches =
+          std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
+      .held = held,
+      .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
+      .matrices =
+          std::make_shared<const MatrixCosts>(matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
 }
 
 RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held) {
