@@ -65,6 +65,69 @@ TEST(Hang, ProgressOfOneRankIsNoHang) {
   }
 }
 
+// Rank 0 of two, which waits for rank 1 in a barrier. The test calls tick() itself, so no time passes.
+struct WaitingRank {
+  const Store store = Store::in_process();
+  int64_t progress = 0;
+  std::vector<std::string> reports;
+  HangWatch watch{
+      line(2),
+      0,
+      {.progress = [this] { return progress; },
+       .status =
+           [] {
+             return RankStatus{
+                 .operation = "barrier", .group = "data", .number = 1, .started = {{"data", {.collectives = 1}}}};
+           },
+       .report = [this](const std::string& text) { reports.push_back(text); }}};
+
+  // The time in seconds until the first report; 0 if there is none within limit_s.
+  double time_to_report(double limit_s, bool rank_1_lives) {
+    reports.clear();
+    for (int beat = 1; beat <= 2 * limit_s; ++beat) {
+      store.set("alive/1", fmt::format("identity\n{}\n0F3", rank_1_lives ? beat : 0));
+      watch.tick(0.5, store);
+      if (!reports.empty()) return beat * 0.5;
+    }
+    return 0;
+  }
+};
+
+TEST(Hang, RankWithoutStatusAndHeartbeatsIsSilent) {
+  WaitingRank rank;
+  EXPECT_EQ(rank.time_to_report(60, true), 0);  // the control: rank 1 posts heartbeats, so it makes progress
+  WaitingRank other;
+  const double time_s = other.time_to_report(60, false);
+  EXPECT_GE(time_s, 5);
+  EXPECT_LE(time_s, 10);
+  EXPECT_TRUE(says(other.reports.front(),
+                   {"1 rank waits, directly or through others, for rank 1",
+                    "rank 1 does not answer (last reported activity: 0F3)", "rank 0 waits for rank 1 in barrier"}));
+}
+
+TEST(Hang, PicturesBecomeRareIfRanksAreOnlySlow) {
+  WaitingRank rank;
+  const double first_s = rank.time_to_report(60, false);
+  ++rank.progress;
+  EXPECT_EQ(rank.time_to_report(1, false), 0.5);  // "the ranks make progress again"
+  EXPECT_TRUE(says(rank.reports.front(), {"make progress again"}));
+  EXPECT_GE(rank.time_to_report(60, false), first_s + 3);
+  // One report for each hang.
+  EXPECT_EQ(rank.time_to_report(600, false), 0);
+}
+
+TEST(Hang, ARankPostsItsStatusOnlyWhileItIsStill) {
+  WaitingRank rank;
+  rank.time_to_report(4, true);
+  EXPECT_TRUE(read_statuses(rank.store, 2).empty());
+  rank.time_to_report(2, true);
+  ASSERT_EQ(read_statuses(rank.store, 2).size(), 1u);
+  EXPECT_EQ(read_statuses(rank.store, 2).front().operation, "barrier");
+  ++rank.progress;
+  rank.time_to_report(1, true);
+  EXPECT_TRUE(read_statuses(rank.store, 2).empty());
+}
+
 // A pause of the rank's own thread is no silence of the store.
 TEST(Hang, SilenceOfTheStoreIsMeasuredWhileARankWaits) {
   StoreSilence silence;
