@@ -65,6 +65,72 @@ TEST(Hang, ProgressOfOneRankIsNoHang) {
   }
 }
 
+// Rank 0 of two waits for rank 1 in a barrier, and rank 1 computes. The test calls tick() itself, so no time passes but
+// that of the requests, which run in the background.
+struct TwoRanks {
+  const Store store = Store::in_process();
+  int64_t progress[2] = {};
+  std::vector<std::string> reports;
+  HangWatch waiting = watch_of(0), computing = watch_of(1);
+
+  HangWatch watch_of(int rank) {
+    RankStatus status{.rank = rank, .activity = "0F3"};
+    if (rank == 0) status.operation = "barrier", status.group = "data", status.number = 1;
+    status.started["data"].collectives = 1 - rank;
+    return {line(2), rank, store,
+            {.progress = [this, rank] { return progress[rank]; },
+             .status = [status] { return status; },
+             .report = [this](const std::string& text) { reports.push_back(text); }}};
+  }
+
+  // The time in seconds until the next report; 0 if there is none within limit_s.
+  double time_to_report(double limit_s, bool rank_1_moves = false) {
+    reports.clear();
+    for (int tick = 1; tick <= 2 * limit_s; ++tick) {
+      progress[1] += rank_1_moves;
+      computing.tick(0.5), waiting.tick(0.5);
+      sleep_s(0.003);
+      if (!reports.empty()) return tick * 0.5;
+    }
+    return 0;
+  }
+};
+
+TEST(Hang, ReportedWithin10Seconds) {
+  TwoRanks control;
+  EXPECT_EQ(control.time_to_report(60, true), 0);
+  TwoRanks ranks;
+  const double time_s = ranks.time_to_report(60);
+  EXPECT_GE(time_s, 5);
+  EXPECT_LE(time_s, 10);
+  EXPECT_TRUE(says(ranks.reports.front(), {"1 rank waits, directly or through others, for rank 1",
+                                           "rank 1 waits for no rank: for 5 s it has been in 0F3",
+                                           "rank 0 waits for rank 1 in barrier"}))
+      << ranks.reports.front();
+}
+
+TEST(Hang, PicturesBecomeRareIfRanksAreOnlySlow) {
+  TwoRanks ranks;
+  const double first_s = ranks.time_to_report(60);
+  ++ranks.progress[0];
+  EXPECT_GT(ranks.time_to_report(3), 0);
+  EXPECT_TRUE(says(ranks.reports.front(), {"make progress again"}));
+  EXPECT_GE(ranks.time_to_report(60), first_s + 3);
+  EXPECT_EQ(ranks.time_to_report(600), 0) << "one report for each hang";
+}
+
+TEST(Hang, ARankPostsItsStatusOnlyWhileItIsStill) {
+  TwoRanks ranks;
+  ranks.time_to_report(4.5, true);
+  EXPECT_TRUE(read_statuses(ranks.store, 2).empty());
+  ranks.time_to_report(2, true);
+  ASSERT_EQ(read_statuses(ranks.store, 2).size(), 1u);
+  EXPECT_EQ(read_statuses(ranks.store, 2).front().operation, "barrier");
+  ++ranks.progress[0];
+  ranks.time_to_report(1, true);
+  EXPECT_TRUE(read_statuses(ranks.store, 2).empty());
+}
+
 TEST(Hang, CycleOfReceivesIsNamed) {
   std::vector<std::string> seen;
   const std::string error = message_of<CommError>([&] {

@@ -90,7 +90,8 @@ class LongHang(Hang):
         running = self.start_training("run.ranks=3", "run.timeout_s=7", "checkpoint.interval=0", "validation.freq=0",
                                       *self.SLOW)
         with HeldThread(running.ranks()[2]):
-            result = running.result(60)
+            running.until(lambda: "error:" in self.warnings(running), "error")
+        result = running.result()
         self.assertEqual(result.code, 1, result)
         self.assertEqual(len(result.errors()), 1, result)
         self.assertRegex(result.err, r"error: rank [01]: .* no progress from the peers within 7 s.*"
