@@ -104,7 +104,7 @@ int Comm::rank() const { return state_->rank; }
 int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
 int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
 std::string Comm::transport() const { return state_->engine ? state_->engine->transport().name() : ""; }
-int Comm::num_connections() const { return state_->engine ? state_->engine->transport().num_connections() : 0; }
+int Comm::num_connections() const { return state_->engine ? state_->engine->num_connections() : 0; }
 void Comm::prepare(const Axes& axes, at::Device device) { open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {

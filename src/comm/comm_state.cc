@@ -53,7 +53,12 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   watch_for_hangs(watching);
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
                                   std::move(watching));
-  engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
+  try {
+    engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
+  } catch (...) {
+    watch->leave(false);  // its thread uses members that would be destroyed before it
+    throw;
+  }
 }
 
 void CommState::close(bool unwinding) {
@@ -239,10 +244,12 @@ void CommState::set_activity(std::string activity) {
 // So the first rank whose operation fails reports it, unless the cause is known soon.
 std::string CommState::find_cause(const GroupCall& operation, const std::string& reason) {
   constexpr double kSoon_s = 0.4;
+  fails_first_ = true;
   std::string known = watch->wait_for_cause(kSoon_s);
   if (watch->failure() || rendezvous_.in_process) return known;
   try {
-    if (store_.add("failed-operations", 1) == 1) {
+    fails_first_ = store_.add("failed-operations", 1) == 1;
+    if (fails_first_) {
       warn(fmt::format("rank {}: {} failed: {}. The cause is searched for at most {:g} s", rank, describe(operation),
                        reason, patience_s()));
     }
@@ -254,7 +261,7 @@ std::string CommState::find_cause(const GroupCall& operation, const std::string&
 void CommState::fail(const GroupCall& operation, const std::string& reason) {
   std::string known = find_cause(operation, reason);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
-  if (const std::string seen = watch->failure() ? "" : picture(); !seen.empty()) known = seen;
+  if (const std::string seen = watch->failure() || !fails_first_ ? "" : picture(); !seen.empty()) known = seen;
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
   const bool other_program = reason.find("the same program") != std::string::npos;
   const std::string message = fmt::format("rank {}: {} failed{}: {}{}", rank, describe(operation), during, cause,

@@ -100,6 +100,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::optional<HangWatch> hangs_;
   std::vector<RecordedOperation> recorded_;  // a ring: the next one replaces that at num_recorded_ % its size
   size_t num_recorded_ = 0;
+  bool fails_first_ = false;  // no operation of another rank has failed before one of this rank
 };
 
 }  // namespace orthant

@@ -99,6 +99,11 @@ std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(
   return job;
 }
 
+int Engine::num_connections() {
+  const Turn turn(*this);
+  return transport_->num_connections();
+}
+
 void Engine::begin(Job& job, const std::function<Task(Job&)>& body, const Job* predecessor) {
   job.begun = true;
   if (predecessor == nullptr) {

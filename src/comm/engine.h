@@ -81,6 +81,8 @@ class Engine final : private MessageSink {
   ~Engine();
 
   const Transport& transport() const { return *transport_; }
+  /// As that of the transport, while messages are in progress.
+  int num_connections();
 
   /// Starts the task that `body` makes, now or once the job `predecessor` is done. It runs to its first wait. After a
   /// job, `body` may run on any thread, while no message moves. An exception from `body`, or an error of `predecessor`,

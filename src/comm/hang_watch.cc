@@ -47,17 +47,17 @@ struct HangWatch::Requests {
   const Store store;
   int64_t ticket = 0;  // number of this rank's entry in the store; 0 before its first
 
-  // Posts an entry, an empty one to retract the last. Then returns the picture if rank 0 looks for it.
-  std::string carry_out(const std::string& entry, bool posts, bool looks) {
+  // Posts an entry, an empty one to retract the last. Then looks for the picture, if rank 0 asks for it.
+  Answer carry_out(const std::string& entry, bool posts, bool looks) {
     try {
       const Store own = store.clone();
       if (posts && ticket == 0) ticket = own.add(kTickets, 1);
       if (posts) own.set(entry_key(ticket), entry);
-      if (!looks) return "";
+      if (!looks) return {};
       const std::vector<RankStatus> statuses = read_statuses(own, mesh.size());
-      return std::ssize(statuses) == mesh.size() ? describe_waiting(mesh, statuses) : "";
+      return {.picture = std::ssize(statuses) == mesh.size() ? describe_waiting(mesh, statuses) : ""};
     } catch (const CommError&) {  // the watch reports a store that does not answer
-      return "";
+      return {.failed = true};
     }
   }
 };
@@ -73,35 +73,38 @@ void HangWatch::tick(double elapsed_s) {
   still_s_ += elapsed_s;
   if (answer_.valid()) {
     if (!is_ready(answer_)) return;
-    if (const std::string picture = answer_.get(); !picture.empty() && options_.progress() == progress_) {
+    const Answer answer = answer_.get();
+    if (answer.failed) is_posted_ = false;
+    if (!answer.picture.empty() && options_.progress() == progress_) {
       reported_ = true;
-      options_.report(fmt::format("no rank has made progress for {:g} s. {}", options_.patience_s, picture));
+      options_.report(fmt::format("no rank has made progress for {:g} s. {}", report_after_s_, answer.picture));
     }
   }
-  bool posts = false, looks = false;
-  std::string entry;
+  bool looks = false;
   if (const int64_t now = options_.progress(); now != progress_) {
     progress_ = now;
     if (std::exchange(reported_, false)) {
       report_after_s_ *= 2;
       options_.report(fmt::format("the ranks make progress again, after {:.0f} s", still_s_));
     }
-    posts = std::exchange(next_post_s_, 0) > 0;
-    still_s_ = next_look_s_ = 0;
+    if (!entry_.empty()) entry_.clear(), is_posted_ = false;
+    still_s_ = next_look_s_ = next_post_s_ = 0;
   } else if (still_s_ >= options_.patience_s) {
-    posts = still_s_ >= next_post_s_;
     looks = rank_ == 0 && !reported_ && still_s_ >= std::max(report_after_s_, next_look_s_);
     if (looks) next_look_s_ = still_s_ + std::min(kBetweenLooks_s, options_.patience_s / 5);
-    if (posts) {
+    if (still_s_ >= next_post_s_) {
       RankStatus status = options_.status();
       status.still_s = still_s_;
-      entry = to_text(status);
+      entry_ = to_text(status);
+      is_posted_ = false;
       next_post_s_ = 2 * still_s_;
     }
   }
+  const bool posts = !std::exchange(is_posted_, true);
   if (!posts && !looks) return;
-  answer_ = run_in_background(
-      [requests = requests_, entry, posts, looks] { return requests->carry_out(entry, posts, looks); });
+  answer_ = run_in_background([requests = requests_, entry = entry_, posts, looks] {
+    return requests->carry_out(entry, posts, looks);
+  });
 }
 
 std::string read_picture(const Store& store, const Mesh& mesh) {

@@ -59,7 +59,7 @@ class Transport {
   /// Prepares for sleep. True if event_fd() will become readable when progress() has work; false if it has work now.
   virtual bool arm() = 0;
   virtual int event_fd() const = 0;
-  /// Number of ranks with which this rank has exchanged messages, and to which it therefore has a connection.
+  /// Number of ranks to which this rank has opened a connection, which it does at the first message to one.
   virtual int num_connections() const = 0;
   /// The peer that cannot be reached any more, and why; empty if none is known. Receives from it never end.
   virtual std::string lost() const { return ""; }

@@ -2,7 +2,7 @@
 // directly in tensor memory. A build without UCX reports here that it has none.
 //
 // Growth with P ranks: two store requests per rank at the start, and a record in memory for each rank. An endpoint is
-// opened at the first message to a peer, with one store request.
+// opened at the first message to a peer, whose address is read from the store.
 #include "comm/transport.h"
 
 #ifdef ORTHANT_UCX

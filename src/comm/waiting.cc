@@ -276,7 +276,8 @@ class Picture {
     const std::string ranks = list_ranks(state.ranks);
     const std::string since = fmt::format("for {:.0f} s", state.still_s);
     if (!first.waits() && state.still_s == 0) {
-      return fmt::format("{} {} progress{}", ranks, one ? "makes" : "make", activity_text(first));
+      return fmt::format("{} {} posted no status, so {} may make progress", ranks, one ? "has" : "have",
+                         one ? "it" : "they");
     }
     if (!first.waits()) {
       return fmt::format("{} {} for no rank: {} {} in {}", ranks, one ? "waits" : "wait", since,

@@ -80,8 +80,8 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
 }
 
 // Returns why no connection to this port is possible now, by one attempt of our own, because c10d does not report the
-// reason. Empty if a connection is accepted.
-std::string why_unreachable(const std::string& host, int port) {
+// reason. Empty if a connection is accepted. Linux repeats a lost request for a connection after 1, 3 and 7 s.
+std::string why_unreachable(const std::string& host, int port, int patience_ms) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const int unknown = getaddrinfo(host.c_str(), fmt::format("{}", port).c_str(), &hints, &found);
@@ -91,12 +91,11 @@ std::string why_unreachable(const std::string& host, int port) {
   }
   std::string reason = "the name has no address";
   for (const addrinfo* at = found; at != nullptr && !reason.empty(); at = at->ai_next) {
-    constexpr int kPatience_ms = 1000;
     const int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
     int error = fd < 0 || (::connect(fd, at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) ? errno : 0;
     pollfd ready{fd, POLLOUT, 0};
     socklen_t size = sizeof error;
-    if (error == 0 && poll(&ready, 1, kPatience_ms) == 0) error = ETIMEDOUT;
+    if (error == 0 && poll(&ready, 1, patience_ms) == 0) error = ETIMEDOUT;
     if (error == 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     reason = error == 0 ? "" : std::strerror(error);
     if (fd >= 0) close(fd);
@@ -106,10 +105,10 @@ std::string why_unreachable(const std::string& host, int port) {
 }
 
 // Without enough descriptors, c10d's errors look like network errors. The server holds three connections to each rank:
-// its main one, and those of its transport and of the roll calls of its Comm. One rank of each host has a fourth, for
-// its Watch.
+// its main one, and those of its transport and of the roll calls of its Comm. For a short time it holds one more, for
+// the status of a rank in a hang or the report of a failure. One rank of each host has another, for its Watch.
 void require_descriptors_of_store(int ranks = 1) {
-  require_descriptors(std::max(64, 16 + 4 * ranks), fmt::format("the store's connections to {} ranks", ranks));
+  require_descriptors(std::max(64, 16 + 5 * ranks), fmt::format("the store's connections to {} ranks", ranks));
 }
 
 // c10d waits without limit for the first answer of a program that accepts a connection but sends nothing. A separate
@@ -187,7 +186,7 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
   const std::string name = "store " + host_and_port(host, port);
   std::string reason;
   const auto explain = [&](const std::exception& error) {
-    reason = why_unreachable(host, port);
+    reason = why_unreachable(host, port, 1000);
     if (reason.empty()) reason = brief(error);
   };
   try {
@@ -284,7 +283,7 @@ Store Store::named(const std::string& name) const {
 
 Store Store::clone() const {
   // c10d would try for a minute to reach a store whose process is gone.
-  const std::string why = port_ == 0 ? "" : why_unreachable(host_, port_);
+  const std::string why = port_ == 0 ? "" : why_unreachable(host_, port_, 8000);
   if (!why.empty()) throw CommError(fmt::format("{} does not answer: {}", name_, why));
   return ask(name_, [&] { return with(hold(handle_->store->clone())); });
 }

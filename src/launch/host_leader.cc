@@ -62,15 +62,16 @@ void HostLeader::beat() {
                                                         board_->heartbeat(position), board_->activity(position)));
 }
 
-// The host before this one that has not left; all others while a rank of this host is suspicious.
+// The host before this one that has not left, and those between them, of which a later Watch may begin; all others while
+// a rank of this host is suspicious.
 std::vector<int> HostLeader::watched_hosts() const {
   std::vector<int> watched;
   for (int distance = 1; distance < num_hosts_; ++distance) {
     const int host = (board_->host() - distance + num_hosts_) % num_hosts_;
     const auto known = hosts_.find(host);
-    if (known != hosts_.end() && known->second.left) continue;
     watched.push_back(host);
-    if (!board_->is_suspicious()) break;
+    const bool has_left = known != hosts_.end() && known->second.left;
+    if (!has_left && !board_->is_suspicious()) break;
   }
   return watched;
 }

@@ -122,10 +122,10 @@ bool Watch::abort(const std::string& message) {
     failure_ = message;
   }
   // Without a store, each host reports for itself.
-  const std::optional<bool> first = world_size_ > 1 ? claim_report(message) : true;
-  const bool first_on_host = !board_ || board_->post_failure(message);
+  const std::optional<Claim> claim = world_size_ > 1 ? claim_report(message) : Claim{message, true};
+  const bool first_on_host = !board_ || board_->post_failure(claim ? claim->message : message);
   const std::lock_guard lock(mutex_);
-  must_report_ = first.value_or(first_on_host);
+  must_report_ = claim ? claim->is_first : first_on_host;
   return *must_report_;
 }
 
@@ -305,10 +305,15 @@ std::string Watch::find_dead_rank() const {
   return "";
 }
 
-// Claims in the store that this rank reports the failure. Empty if the store does not answer in time.
-std::optional<bool> Watch::claim_report(const std::string& message) const {
+// Claims in the store that this rank reports the failure. Returns the message that holds, and whether this rank is the
+// one that reports it. Empty if the store does not answer in time.
+std::optional<Watch::Claim> Watch::claim_report(const std::string& message) const {
   constexpr double kPatience_s = 1.5;
-  auto posted = run_in_background([record = record_, message] { return post_failure(record.clone(), message); });
+  auto posted = run_in_background([record = record_, message] {
+    const Store store = record.clone();
+    if (post_failure(store, message)) return Claim{message, true};
+    return Claim{find_failure(store).value_or(message), false};
+  });
   if (posted.wait_for(seconds(kPatience_s)) != std::future_status::ready) return std::nullopt;
   try {
     return posted.get();
@@ -317,17 +322,14 @@ std::optional<bool> Watch::claim_report(const std::string& message) const {
   }
 }
 
-// Reports the failure of another rank.
+// Reports the failure of another rank. Without a store, each host reports for itself.
 void Watch::report(const std::string& message) {
-  const std::optional<bool> first = claim_report(message);
-  const std::string dead = first ? "" : find_dead_rank();
-  const std::string& cause = dead.empty() ? message : dead;
+  const std::optional<Claim> claim = claim_report(message);
+  const std::string cause = claim ? claim->message : message;
   const bool first_on_host = board_->post_failure(cause);
-  fail(cause, first.value_or(first_on_host));
+  fail(cause, claim ? claim->is_first : first_on_host);
 }
 
-// Without the store no rank can claim to report first. The host of rank 0 reports or, if rank 0 served the store, that
-// of rank 1.
 void Watch::report_lost_store(const std::string& reason) {
   const std::string dead = find_dead_rank();
   const std::string message = !dead.empty()
@@ -336,9 +338,7 @@ void Watch::report_lost_store(const std::string& reason) {
                                         "rank {}: {} (rank 0 or the launcher, which serves it, has died or cannot be "
                                         "reached)",
                                         rank_, reason);
-  if (!board_) return fail(message, rank_ <= 1);
-  const bool first_on_host = board_->post_failure(message);
-  fail(message, first_on_host && (board_->find(0) >= 0 || board_->find(1) >= 0));
+  fail(message, board_ ? board_->post_failure(message) : rank_ <= 1);
 }
 
 void Watch::fail(const std::string& message, bool must_report) {

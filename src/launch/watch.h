@@ -7,8 +7,8 @@
 // the board of its host, where the leader of every other host posts it too. If the leader ends its run, another rank
 // leads. Only after an operation of a rank has failed does its leader read the heartbeats of all hosts.
 //
-// Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, and leave() one. A
-// healthy run costs each host at most 8 store requests a second, and each rank a constant amount of work. After an
+// Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, and leave() at most
+// three. A healthy run costs each host about 8 store requests a second, and each rank a constant amount of work. After an
 // operation of a rank has failed, its host reads H heartbeats every period.
 #pragma once
 
@@ -95,6 +95,11 @@ class Watch {
   std::string wait_for_cause(double patience_s);
 
  private:
+  struct Claim {
+    std::string message;
+    bool is_first;
+  };
+
   void run();
   void tick(double elapsed_s);
   void look_at_previous_rank(double elapsed_s);
@@ -103,7 +108,7 @@ class Watch {
   std::string describe_failure(double elapsed_s);
   void warn_of(const std::string& change);
   std::string find_dead_rank() const;
-  std::optional<bool> claim_report(const std::string& message) const;
+  std::optional<Claim> claim_report(const std::string& message) const;
   void report(const std::string& message);
   void report_lost_store(const std::string& reason);
   void fail(const std::string& message, bool must_report);

@@ -1,11 +1,11 @@
 // The operations between ranks that a rank starts in a step, in order, as the plan implies them, and a check that the
-// lists of all ranks match. A run whose lists match cannot hang, nor receive a message that it does not expect, because
-// of its plan.
+// lists of all ranks match: each send has its receive, and the members of a group start the same collectives in the
+// same order. The order of collectives of different groups is not checked.
 //
 // The lists contain messages between stages, gathers and reductions of buckets, collectives of a vocabulary that is
 // sharded over the pipeline, and what follows the row: copies of tied gradients, step statistics, gathers of weights.
 // The collectives within a block follow from the operations of the model, which all members of their groups carry out
-// in the same order; their number and bytes are checked for each microbatch.
+// in the same order; their kinds and numbers are checked for each microbatch.
 //
 // The cost does not grow with the ranks, but with the classes of ranks that have equal values (rank_values.h), except
 // for a look-up per rank and axis.
