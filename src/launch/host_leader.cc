@@ -62,8 +62,8 @@ void HostLeader::beat() {
                                                         board_->heartbeat(position), board_->activity(position)));
 }
 
-// The host before this one that has not left, and those between them, of which a later Watch may begin; all others while
-// a rank of this host is suspicious.
+// The host before this one that has not left, and those between them, where a later Watch may begin; all others while a
+// rank of this host is suspicious.
 std::vector<int> HostLeader::watched_hosts() const {
   std::vector<int> watched;
   for (int distance = 1; distance < num_hosts_; ++distance) {

@@ -8,8 +8,8 @@
 // leads. Only after an operation of a rank has failed does its leader read the heartbeats of all hosts.
 //
 // Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, and leave() at most
-// three. A healthy run costs each host about 8 store requests a second, and each rank a constant amount of work. After an
-// operation of a rank has failed, its host reads H heartbeats every period.
+// three. A healthy run costs each host about 8 store requests a second, and each rank a constant amount of work. After
+// an operation of a rank has failed, its host reads H heartbeats every period.
 #pragma once
 
 #include <condition_variable>
