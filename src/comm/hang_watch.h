@@ -1,9 +1,9 @@
 // HangWatch: reports within 10 s that no rank of a run makes progress, and who waits for whom. A rank makes progress
 // when its activity or the operation that it waits for changes. One without progress for patience_s posts its status in
-// the store, and again whenever that time has doubled. Rank 0, if it makes no progress itself, collects the statuses. If
-// all ranks have posted one and some rank waits, it reports the picture of waiting.h, once per hang. This is a warning,
-// because a slow rank may go on, and each picture that the run survived doubles the time until the next one. The
-// timeout of operations ends a run that hangs. The Watch reports ranks and hosts that do not answer. Waits for NCCL
+// the store, and again whenever that time has doubled. Rank 0, if it makes no progress itself, collects the statuses.
+// If all ranks have posted one and some rank waits, it reports the picture of waiting.h, once per hang. This is a
+// warning, because a slow rank may go on, and each picture that the run survived doubles the time until the next one.
+// The timeout of operations ends a run that hangs. The Watch reports ranks and hosts that do not answer. Waits for NCCL
 // happen on the GPU and are not seen.
 //
 // Growth with P ranks: no store request while the ranks make progress. A hang of t seconds costs each rank O(log t)
