@@ -4,9 +4,10 @@
 // process if sizes differ, so each message follows a header with its size. Small messages travel with their header,
 // from a copy: they have ended for their sender at once, and one thread waits for all of them.
 //
-// Growth with P ranks: a pair of ranks connects at its first message (Gloo's lazyInit), with one store request. A rank
-// has 5 threads, and one for each receive and each large send in progress: O(log P) in sums by tree, 2 (n - 1) in a
-// direct collective over n ranks.
+// Growth with P ranks: up to kEagerRanks ranks connect at the start, every pair of them, so that the death of a rank
+// breaks a connection. Among more ranks, a pair connects at its first message (Gloo's lazyInit). A rank has 5 threads,
+// and one for each receive and each large send in progress: O(log P) in sums by tree, 2 (n - 1) in a direct collective
+// over n ranks.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <sys/eventfd.h>
@@ -37,6 +38,8 @@ struct Header {
   int64_t bytes = 0;
   uint32_t signature = 0, unused = 0;
 };
+
+constexpr int kEagerRanks = 16;
 
 // Messages of up to this size travel with their header.
 constexpr int64_t kSmallBytes = 4 << 10;
@@ -146,10 +149,13 @@ struct Outgoing {
 class GlooTransport : public Transport {
  public:
   GlooTransport(const TransportOptions& options, MessageSink& sink)
-      : sink_(sink), wait_for_value_(options.wait_for_value), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : sink_(sink),
+        wait_for_value_(options.wait_for_value),
+        connects_late_(options.world_size > kEagerRanks),
+        event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
     auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/true));
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, connects_late_));
     gloo->threads = 1;
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().store, options.rank,
                                                          options.world_size, std::move(gloo));
@@ -243,6 +249,7 @@ class GlooTransport : public Transport {
   // The first message with a peer blocks the thread that posts it until the peer has posted one, too. So threads of the
   // pool post until a message with this peer has ended. Messages under one key are posted in order.
   bool may_post(const Key& key) {
+    if (!connects_late_) return true;
     const std::lock_guard lock(mutex_);
     if (connected_.contains(std::get<int>(key)) && !unposted_.contains(key)) return true;
     ++unposted_[key];
@@ -358,6 +365,7 @@ class GlooTransport : public Transport {
 
   MessageSink& sink_;
   const std::function<std::string(const std::string& key, int rank)> wait_for_value_;
+  const bool connects_late_;
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time

@@ -65,7 +65,7 @@ class Streams(ProcessTest):
 
     def test_limit_of_open_files_is_reported(self):
         result = self.shell('ulimit -n 16; exec "$@"', "train", "run.toml").result()
-        self.assert_says(result, 1, "limit of open files", "it is 16", "ulimit -n")
+        self.assert_says(result, 1, "limit of open files", "this process may set is 16", "ulimit -Hn")
 
 
 class QuietSetup(ProcessTest):

@@ -118,7 +118,7 @@ class FewFiles(TransportTest):
         return ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"]
 
     def test_enough_files_for_some_ranks(self):
-        for files in (64, 128):
+        for files in (80, 128):
             result = self.under(self.at_most(files), "run.ranks=4", "training.global_batch_size=8")
             self.assertEqual(result.code, 0, result)
 
