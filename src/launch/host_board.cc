@@ -142,6 +142,7 @@ std::shared_ptr<HostBoard> HostBoard::join(const Store& store, int world_size, c
   return own;
 }
 
+std::string HostBoard::heartbeat_key(int host) { return fmt::format("host/{}", host); }
 int HostBoard::num_hosts(const Store& store) { return static_cast<int>(store.add(kNumHosts, 0)); }
 int HostBoard::host() const { return memory_->host; }
 
@@ -153,7 +154,10 @@ HostBoard::Slot& HostBoard::slot(int position) const {
 }
 
 int HostBoard::enter(const Store& store, int rank, const std::string& identity) {
-  if (!memory_->has_number.exchange(true)) memory_->host = static_cast<int>(store.add(kNumHosts, 1) - 1);
+  if (!memory_->has_number.exchange(true)) {
+    memory_->host = static_cast<int>(store.add(kNumHosts, 1) - 1);
+    store.set(heartbeat_key(memory_->host), fmt::format("{}\n0\n0\n", rank));
+  }
   int position = find(rank);
   if (position < 0) {
     position = memory_->num_slots++;

@@ -6,7 +6,8 @@
 // /proc/PID/fd, which the kernel allows to the same user only. It disappears with the last process that uses it.
 //
 // Growth with P ranks, of which R are on this host: joining costs a rank one store request, and the first of a host
-// two. Entering and finding a rank costs O(R) time, everything else O(1). A rank uses 1 KiB of the memory.
+// two, and two more to enter. Entering and finding a rank costs O(R) time, everything else O(1). A rank uses 1 KiB of
+// the memory.
 #pragma once
 
 #include <atomic>
@@ -35,8 +36,11 @@ class HostBoard {
   /// Number of this host in the run, from 0. The first rank that enters draws it from the store.
   int host() const;
 
-  /// Begins a Watch of this rank, whose process has this identity. Returns the rank's position on this host; later ones
-  /// return the same.
+  /// Key of the store for the heartbeat of a host.
+  static std::string heartbeat_key(int host);
+
+  /// Begins a Watch of this rank, whose process has this identity. The first rank of a host posts a heartbeat that
+  /// names it. Returns the rank's position on this host; later ones return the same.
   int enter(const Store& store, int rank, const std::string& identity);
   /// Ends a Watch of the rank in that position, which then leads no more, unless it is under another Watch. Returns
   /// true if no rank of this host is under a Watch any more.

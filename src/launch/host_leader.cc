@@ -13,9 +13,9 @@
 namespace orthant {
 namespace {
 
-// Value: the leader's rank, the number of ranks on the host, a number that changes, and the leader's activity.
-std::string host_key(int host) { return fmt::format("host/{}", host); }
-constexpr const char* kLeft = "left";  // the value after all ranks of the host have ended their run
+// A heartbeat is the leader's rank, the number of ranks on the host (0: unknown), a number that changes, and the
+// leader's activity, or this text after all ranks of the host have ended their run.
+constexpr const char* kLeft = "left";
 
 int64_t number_in(const std::string& text) {
   int64_t number = 0;
@@ -54,12 +54,15 @@ Answer HostLeader::inquire(double elapsed_s) {
   return num_hosts_ == 1 ? Answer() : look_at_hosts(elapsed_s);
 }
 
-void HostLeader::leave(const Store& store, const HostBoard& board) { store.set(host_key(board.host()), kLeft); }
+void HostLeader::leave(const Store& store, const HostBoard& board) {
+  store.set(HostBoard::heartbeat_key(board.host()), kLeft);
+}
 
 void HostLeader::beat() {
   const int position = board_->find(rank_);
-  connection_.set(host_key(board_->host()), fmt::format("{}\n{}\n{}\n{}", rank_, board_->num_ranks(),
-                                                        board_->heartbeat(position), board_->activity(position)));
+  connection_.set(HostBoard::heartbeat_key(board_->host()),
+                  fmt::format("{}\n{}\n{}\n{}", rank_, board_->num_ranks(), board_->heartbeat(position),
+                              board_->activity(position)));
 }
 
 // The host before this one that has not left, and those between them, where a later Watch may begin; all others while a
@@ -80,15 +83,15 @@ Answer HostLeader::look_at_hosts(double elapsed_s) {
   since_beat_s_ += elapsed_s;
   if (since_beat_s_ >= patience_.beat_s) beat(), since_beat_s_ = 0;
   std::vector<int> watched = watched_hosts();
-  // A host posts its first heartbeat a moment after the start of its Watch. A request for a key that does not exist
-  // waits.
+  // A request for a key that does not exist would wait.
   for (const int host : watched) {
     Host& known = hosts_[host];
-    if (!known.has_posted && !(known.has_posted = connection_.has(host_key(host)))) known.heartbeat.see(0, elapsed_s);
+    if (!known.has_posted && !(known.has_posted = connection_.has(HostBoard::heartbeat_key(host))))
+      known.heartbeat.see(0, elapsed_s);
   }
   std::vector<std::string> keys;
   for (const int host : watched) {
-    if (hosts_[host].has_posted) keys.push_back(host_key(host));
+    if (hosts_[host].has_posted) keys.push_back(HostBoard::heartbeat_key(host));
   }
   const auto posted = keys.empty() ? std::vector<std::string>() : connection_.get_all(keys);
   auto next = posted.begin();
@@ -108,7 +111,9 @@ void HostLeader::read(int host, const std::string& posted, double elapsed_s) {
   if (known.left || lines.size() < 4) return;
   const int64_t leader = number_in(lines[0]), num_ranks = number_in(lines[1]);
   known.name = num_ranks == 1 ? fmt::format("rank {}", leader)
-                              : fmt::format("the host of rank {} and {}", leader, counted(num_ranks - 1, "other rank"));
+               : num_ranks == 0
+                   ? fmt::format("the host of rank {}", leader)
+                   : fmt::format("the host of rank {} and {}", leader, counted(num_ranks - 1, "other rank"));
   known.activity = lines[3];
   known.heartbeat.see(number_in(lines[2]), elapsed_s);
 }

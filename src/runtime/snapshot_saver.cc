@@ -106,7 +106,7 @@ CheckpointContent SnapshotSaver::content_of(const TrainState& state) const {
               {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
               {"mesh", to_string(plan_.mesh)}};
   if (session_.last_norm()) run["gradient_norm"] = *session_.last_norm();
-  if (state.skipped_steps > 0) run["skipped_steps"] = state.skipped_steps;
+  if (session_.skipped_steps() > 0) run["skipped_steps"] = session_.skipped_steps();
   content.state_json = run.dump(2) + "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&data](const std::string& directory) {
