@@ -122,9 +122,7 @@ Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes) {
   ORTHANT_CHECK(at::toOpMathType(tensor.scalar_type()) == tensor.scalar_type(), c10::toString(tensor.scalar_type()));
   OpenGroup& group = open(axes);
   const CollectiveKind kind = CollectiveKind::all_reduce_by_tree;
-  const int64_t elements[] = {tensor.numel()};
-  return state_->start({&group, name_of(kind).data(), bytes_of(tensor)},
-                       tensor.element_size() * elements_moved(kind, n, group.position, elements),
+  return state_->start({&group, name_of(kind).data(), bytes_of(tensor)}, bytes_of(kind, tensor, group),
                        [&](Group& g) { return g.all_reduce_by_tree(tensor); });
 }
 
@@ -245,7 +243,6 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position, peer, group.size());
     operation.tensor_bytes += bytes_of(transfer.tensor);
     (transfer.receive ? operation.bytes.received : operation.bytes.sent) += bytes_of(transfer.tensor);
-    if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
     operation.messages.push_back({.position = peer, .receive = transfer.receive});
   }
   return state_->start(operation, operation.bytes, [&](Group& g) { return g.exchange(transfers); });

@@ -87,8 +87,6 @@ struct GroupCall {
   const OpenGroup* group = nullptr;
   const char* kind = "";
   int64_t tensor_bytes = 0;
-  /// Rank of the other side of a single send or receive; -1 for other operations.
-  int peer = -1;
   Moved bytes = {};
   /// The messages of a send, recv, exchange or shift; empty for a collective.
   std::vector<GroupMessage> messages = {};

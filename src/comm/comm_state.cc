@@ -19,12 +19,14 @@
 namespace orthant {
 namespace {
 
-
 // Returns text such as "recv from rank 3 over ring (4.0 KiB)".
 std::string describe(const GroupCall& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
   std::string text = operation.kind;
-  if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
+  if (operation.messages.size() == 1) {
+    const int peer = operation.group->ranks[static_cast<size_t>(operation.messages.front().position)];
+    text += fmt::format(" {} rank {}", send ? "to" : "from", peer);
+  }
   text += " over " + operation.group->signature;
   if (operation.tensor_bytes > 0)
     text += fmt::format(" ({})", format_bytes(static_cast<double>(operation.tensor_bytes)));

@@ -11,7 +11,7 @@ namespace {
 // The summands of a subtree in the order of their positions, one after another.
 class SubtreeSummands {
  public:
-  SubtreeSummands(const Peers& peers, const TreePlace& place, Bytes own)
+  SubtreeSummands(const Peers& peers, const TreeNeighbors& place, Bytes own)
       : peers_(peers),
         place_(place),
         own_(own),
@@ -19,7 +19,7 @@ class SubtreeSummands {
 
   Posted receive(int child) const {
     const int in_subtree = child - peers_.position();
-    return peers_.receive(child, part(in_subtree, tree_place(peers_.size(), child).subtree));
+    return peers_.receive(child, part(in_subtree, tree_neighbors(peers_.size(), child).subtree));
   }
   Posted receive_sum_before() const { return peers_.receive(place_.previous, part(0, 1)); }
   Posted send_to_parent() const {
@@ -43,7 +43,7 @@ class SubtreeSummands {
   }
 
   const Peers& peers_;
-  const TreePlace& place_;
+  const TreeNeighbors& place_;
   const Bytes own_;
   std::byte* const staging_;
 };
@@ -51,7 +51,7 @@ class SubtreeSummands {
 }  // namespace
 
 Task all_reduce_by_tree(Peers peers, Bytes memory) {
-  const TreePlace place = tree_place(peers.size(), peers.position());
+  const TreeNeighbors place = tree_neighbors(peers.size(), peers.position());
   const SubtreeSummands summands(peers, place, memory);
   std::vector<Posted> arriving;
   for (const int child : place.children) arriving.push_back(summands.receive(child));

@@ -198,7 +198,7 @@ void Watch::tick(double elapsed_s) {
   ask_store();
 }
 
-// Asks if a request is due, and hears its answer at a later look, so that a store that does not answer keeps this
+// Asks if a request is due, and handles its answer at a later look, so that a store that does not answer keeps this
 // thread from nothing.
 void Watch::ask_store() {
   if (answer_.valid()) {
@@ -211,7 +211,7 @@ void Watch::ask_store() {
           "be frozen or cut off. The run stops after {:g} s of silence",
           who, since_asked_s_, options_.silence_s);
     }));
-    if (has_answered) return hear(answer_.get());
+    if (has_answered) return handle(answer_.get());
     if (since_asked_s_ < std::max(options_.silence_s, options_.period_s)) return;
     throw CommError(fmt::format("{} has not answered for {:.0f} s", record_.name(), since_asked_s_));
   }
@@ -223,7 +223,7 @@ void Watch::ask_store() {
         record_, board_, rank_,
         HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
   }
-  if (!board_) return hear(leader_->inquire(elapsed_s));  // the store of this process always answers
+  if (!board_) return handle(leader_->inquire(elapsed_s));  // the store of this process always answers
   answer_ = run_in_background([leader = leader_, elapsed_s] { return leader->inquire(elapsed_s); });
 }
 
@@ -231,7 +231,7 @@ void Watch::warn_of(const std::string& change) {
   if (!change.empty() && options_.on_warning) options_.on_warning(change);
 }
 
-void Watch::hear(const Answer& answer) {
+void Watch::handle(const Answer& answer) {
   for (const std::string& warning : answer.warnings) warn_of(warning);
   if (!answer.problem.empty()) report(answer.problem);
   if (!answer.posted) return;

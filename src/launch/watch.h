@@ -104,7 +104,7 @@ class Watch {
   void tick(double elapsed_s);
   void look_at_previous_rank(double elapsed_s);
   void ask_store();
-  void hear(const Answer& answer);
+  void handle(const Answer& answer);
   std::string describe_failure(double elapsed_s);
   void warn_of(const std::string& change);
   std::string find_dead_rank() const;

@@ -97,7 +97,7 @@ Moved elements_moved(CollectiveKind kind, int axis_size, int coord, std::span<co
       return {both, both};
     }
     case CollectiveKind::all_reduce_by_tree: {
-      const TreePlace place = tree_place(axis_size, coord);
+      const TreeNeighbors place = tree_neighbors(axis_size, coord);
       return {elements * place.tensors_sent(), elements * place.tensors_received()};
     }
     case CollectiveKind::all_to_all: {

@@ -36,11 +36,11 @@ std::vector<int> children_of(int position, int size) {
 
 }  // namespace
 
-TreePlace tree_place(int ranks, int position, int block) {
+TreeNeighbors tree_neighbors(int ranks, int position, int block) {
   ORTHANT_CHECK(position >= 0 && position < ranks && block > 0, position, ranks, block);
   const int leader = position / block * block, in_block = position - leader;
   const int size = std::min(block, ranks - leader);
-  TreePlace place;
+  TreeNeighbors place;
   for (const int child : children_of(in_block, size)) place.children.push_back(leader + child);
   place.subtree = std::min(full_subtree(in_block, size), size - in_block);
   if (in_block > 0) {

@@ -26,8 +26,8 @@ namespace orthant {
 /// Positions of a block. It is a power of 4, so that its tree is full.
 inline constexpr int kTreeBlock = 64;
 
-/// The messages of one position. A member that does not exist is -1.
-struct TreePlace {
+/// The positions with which one position exchanges messages. One that does not exist is -1.
+struct TreeNeighbors {
   int parent = -1;             // gets the summands of this position's subtree; a leader has none
   std::vector<int> children;   // send the summands of their subtrees, in the order of positions
   int subtree = 1;             // positions of the subtree: position, position + 1, ...
@@ -40,15 +40,15 @@ struct TreePlace {
   int tensors_sent() const { return (parent >= 0 ? subtree : next >= 0) + static_cast<int>(receivers.size()); }
   /// Number of tensors that the position receives.
   int tensors_received() const { return subtree - 1 + (previous >= 0) + (source >= 0); }
-  /// Number of tensors that the position must hold in addition to its own. A leader replaces its own place in the
-  /// subtree by the sum of the blocks before.
+  /// Number of tensors that the position must hold in addition to its own. In a leader, the
+  /// sum of the blocks before replaces its own tensor.
   int tensors_held() const { return subtree > 1 || previous >= 0 ? subtree : 0; }
 };
 
 /// ceil(log4 n), the levels of a tree of n positions.
 constexpr int tree_levels(int64_t n) { return (std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2; }
 
-/// The place of a position from 0 to ranks - 1.
-TreePlace tree_place(int ranks, int position, int block = kTreeBlock);
+/// The neighbors of a position from 0 to ranks - 1.
+TreeNeighbors tree_neighbors(int ranks, int position, int block = kTreeBlock);
 
 }  // namespace orthant

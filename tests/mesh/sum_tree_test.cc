@@ -28,7 +28,7 @@ struct Carried {
 // Carries out the messages between the places, in the order of their dependencies.
 class Messages {
  public:
-  explicit Messages(std::vector<TreePlace> places)
+  explicit Messages(std::vector<TreeNeighbors> places)
       : places_(std::move(places)),
         carried_{.totals = std::vector<Summands>(places_.size()),
                  .sent = std::vector<int>(places_.size()),
@@ -44,7 +44,7 @@ class Messages {
   }
 
  private:
-  const TreePlace& at(int position) const { return places_.at(static_cast<size_t>(position)); }
+  const TreeNeighbors& at(int position) const { return places_.at(static_cast<size_t>(position)); }
   void send(int from, int to, size_t tensors) {
     carried_.sent[static_cast<size_t>(from)] += static_cast<int>(tensors);
     carried_.received[static_cast<size_t>(to)] += static_cast<int>(tensors);
@@ -84,13 +84,13 @@ class Messages {
     }
   }
 
-  std::vector<TreePlace> places_;
+  std::vector<TreeNeighbors> places_;
   Carried carried_;
 };
 
-std::vector<TreePlace> tree_of(int ranks, int block = kTreeBlock) {
-  std::vector<TreePlace> places;
-  for (int position = 0; position < ranks; ++position) places.push_back(tree_place(ranks, position, block));
+std::vector<TreeNeighbors> tree_of(int ranks, int block = kTreeBlock) {
+  std::vector<TreeNeighbors> places;
+  for (int position = 0; position < ranks; ++position) places.push_back(tree_neighbors(ranks, position, block));
   return places;
 }
 
@@ -116,7 +116,7 @@ TEST(SumTree, BringsTheSumInOrderToAll) {
 
 // Negative control: a tree that forgets a child, or gathers two children in the wrong order, is seen.
 TEST(SumTree, AFaultyTreeIsSeen) {
-  std::vector<TreePlace> forgets = tree_of(70), swaps = forgets;
+  std::vector<TreeNeighbors> forgets = tree_of(70), swaps = forgets;
   auto& children = forgets[64].children;
   forgets[64].receivers.erase(std::ranges::find(forgets[64].receivers, children.back()));
   EXPECT_FALSE(sums_in_order(Messages(forgets).carry_out()));
@@ -143,7 +143,7 @@ TEST(SumTree, MovesWhatThePlanCounts) {
       const auto at = static_cast<size_t>(position);
       const Moved moved = elements_moved(CollectiveKind::all_reduce_by_tree, ranks, position, extents);
       EXPECT_EQ(moved, (Moved{7 * carried.sent[at], 7 * carried.received[at]})) << position << " of " << ranks;
-      EXPECT_EQ(tree_place(ranks, position).tensors_held(), carried.held[at]) << position << " of " << ranks;
+      EXPECT_EQ(tree_neighbors(ranks, position).tensors_held(), carried.held[at]) << position << " of " << ranks;
       EXPECT_LE(carried.held[at], kTreeBlock);
       most = std::max(most, moved.sent);
     }
@@ -153,7 +153,7 @@ TEST(SumTree, MovesWhatThePlanCounts) {
 
 // The worked example of the header.
 TEST(SumTree, OfEighteenPositionsInBlocksOfSixteen) {
-  const std::vector<TreePlace> tree = tree_of(18, 16);
+  const std::vector<TreeNeighbors> tree = tree_of(18, 16);
   EXPECT_EQ(tree[0].children, (std::vector{1, 2, 3, 4, 8, 12}));
   EXPECT_EQ(tree[4].children, (std::vector{5, 6, 7}));
   EXPECT_EQ(tree[4].subtree, 4);
