@@ -101,10 +101,10 @@ void measure_messages(const Settings& settings, Comm& comm) {
       start().wait();
       if (to_root) comm.barrier(ring).wait();  // so that other ranks do not run ahead of the root
     };
-    const int64_t before = comm.total_traffic().bytes;
+    const int64_t before = comm.total_traffic().bytes.sent;
     operation();
     double sent = 0;  // bytes of one operation, over all ranks
-    for (const double bytes_of_rank : gather(comm, static_cast<double>(comm.total_traffic().bytes - before)))
+    for (const double bytes_of_rank : gather(comm, static_cast<double>(comm.total_traffic().bytes.sent - before)))
       sent += bytes_of_rank;
     const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : to_root && comm.rank() > 0 ? 1 : ranks;
     ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
