@@ -29,7 +29,7 @@
 namespace orthant {
 namespace {
 
-constexpr double kKernelShare = 0.5, kGroupShare = 0.12;  // of the time of the measurements
+constexpr double kKernelShare = 0.45, kGroupShare = 0.1;  // of the time of the measurements
 const std::vector<int> kGroups = {2, 4, 8};
 
 // The resident set of this process, in bytes.

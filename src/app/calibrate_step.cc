@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "app/scratch_folder.h"
@@ -49,11 +50,21 @@ double planned_seconds(const Hardware& hardware, const Step& step) {
   return plan_step_time(config, facts).seconds;
 }
 
-// Finds the numbers with the least squares of logarithms of planned over measured times, beginning with `x`, and passes
-// them to `set`, which changes the hardware.
-void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, const std::vector<double>& x,
+// A number to be fitted: where the search starts, and its largest legal value.
+struct Unknown {
+  double start, most;
+};
+
+// Finds the numbers with the least squares of logarithms of planned over measured times, and passes them to `set`,
+// which changes the hardware.
+void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, const std::vector<Unknown>& unknowns,
                   const std::function<void(const std::vector<double>&)>& set) {
+  std::vector<double> x;
+  for (const Unknown& unknown : unknowns) x.push_back(unknown.start);
   set(minimize(x, [&](const std::vector<double>& now) {
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (now[i] > unknowns[i].most) return std::numeric_limits<double>::infinity();
+    }
     set(now);
     double sum = 0;
     for (const Step& step : steps) sum += std::pow(std::log(planned_seconds(hardware, step) / step.seconds), 2);
@@ -130,18 +141,12 @@ void fit_step(Hardware& hardware) {
 
   StepTable& step = hardware.step;
   step = {.origin = hardware.products.origin};
-  fit_to_steps(hardware, float32, {0.9, 0.9}, [&](const std::vector<double>& x) {
-    step.compute_share = std::min(1.0, x[0]), hardware.memory.share = std::min(1.0, x[1]);
-  });
-  fit_to_steps(hardware, bfloat16, {0.9}, [&](const std::vector<double>& x) {
-    step.bfloat16_share = std::min(1.0, x[0]);
-  });
-  fit_to_steps(hardware, exchanging, {5e-5, 4}, [&](const std::vector<double>& x) {
-    step.call_seconds = std::min(1.0, x[0]), step.message_traffic = std::min(100.0, x[1]);
-  });
-  fit_to_steps(hardware, sharing, {1e-4}, [&](const std::vector<double>& x) {
-    step.shared_call_seconds = std::min(1.0, x[0]);
-  });
+  fit_to_steps(hardware, float32, {{0.9, 2}, {0.9, 1}},
+               [&](const std::vector<double>& x) { step.compute_share = x[0], hardware.memory.share = x[1]; });
+  fit_to_steps(hardware, bfloat16, {{0.9, 1}}, [&](const std::vector<double>& x) { step.bfloat16_share = x[0]; });
+  fit_to_steps(hardware, exchanging, {{5e-5, 1}, {4, 100}},
+               [&](const std::vector<double>& x) { step.call_seconds = x[0], step.message_traffic = x[1]; });
+  fit_to_steps(hardware, sharing, {{1e-4, 1}}, [&](const std::vector<double>& x) { step.shared_call_seconds = x[0]; });
   fmt::print(stderr, "        these steps have a mean error of {:.0f} %\n", 100 * mean_error(hardware, all));
 }
 

@@ -90,8 +90,8 @@ struct AttentionTable {
 /// Table [step]: differences between a kernel in a long training step and the same kernel measured alone.
 struct StepTable {
   std::string origin;
-  double compute_share = 1;  // rate of products and attention in a step, relative to that of a kernel alone: power,
-                             // temperature, and gaps between kernels
+  double compute_share = 1;    // rate of products and attention in a step, relative to that of a kernel alone: power,
+                               // temperature, gaps between kernels; above 1 if caches help more than these cost
   double bfloat16_share = 1;   // that rate in bfloat16, relative to other dtypes
   double call_seconds = 0;     // time of the software around a collective that is waited for: slices, dispatch
   double message_traffic = 0;  // memory traffic around messages of operators, relative to the bytes sent: copies

@@ -10,15 +10,16 @@ namespace orthant {
 
 /// Law of a number. The reader states it in errors.
 enum class NumberLaw {
-  positive,      // > 0 and at most 1e30
-  not_negative,  // 0 to 1e30
-  at_least_one,  // 1 to 1e30
-  share,         // 1e-6 to 1
-  fraction,      // 0 to 1
+  positive,         // > 0 and at most 1e30
+  not_negative,     // 0 to 1e30
+  at_least_one,     // 1 to 1e30
+  share,            // 1e-6 to 1
+  relative_rate,    // 1e-6 to 2
+  fraction,         // 0 to 1
   optional_factor,  // 0 to 100; 0 if it is missing
   optional_share,   // as share; 1 if it is missing
-  tail,          // 0 to 2
-  message_share  // 1e-6 to 2; at most 1 unless bidirectional
+  tail,             // 0 to 2
+  message_share     // 1e-6 to 2; at most 1 unless bidirectional
 };
 
 /// Law of a whole number: 1 to 1e9. One that is `optional` may be missing, and is then 0.
@@ -65,7 +66,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("narrow_head_share", table.narrow_head_share, NumberLaw::optional_share);
     visit("tile_rows", table.tile_rows, CountLaw::count);
   } else if constexpr (std::is_same_v<Table, StepTable>) {
-    visit("compute_share", table.compute_share, NumberLaw::share);
+    visit("compute_share", table.compute_share, NumberLaw::relative_rate);
     visit("bfloat16_share", table.bfloat16_share, NumberLaw::optional_share);
     visit("call_seconds", table.call_seconds, NumberLaw::optional_factor);
     visit("message_traffic", table.message_traffic, NumberLaw::optional_factor);

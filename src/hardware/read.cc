@@ -139,6 +139,8 @@ struct TableReader {
     switch (law) {
       case NumberLaw::share:
       case NumberLaw::optional_share: return require(value >= 1e-6 && value <= 1, "must be from 1e-6 to 1");
+      case NumberLaw::relative_rate:
+        return require(value >= 1e-6 && value <= 2, "must be from 1e-6 to 2");
       case NumberLaw::optional_factor: return require(value >= 0 && value <= 100, "must be from 0 to 100");
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");

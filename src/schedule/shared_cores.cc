@@ -1,6 +1,7 @@
 #include "schedule/shared_cores.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/errors.h"
@@ -20,11 +21,14 @@ double seconds_on_shared_cores(const Timeline& timeline, double until_s, const s
     changes.emplace_back(std::min(span.end, until_s), -ranks);
   }
   std::ranges::sort(changes);
+  const bool is_pipeline = ranks_of_row.size() > 1;
   double seconds = until_s, before_s = 0;
   int64_t active = 0;
   for (const auto& [now_s, change] : changes) {
     if (active > cores) {
-      seconds += (now_s - before_s) * static_cast<double>(active - cores) / static_cast<double>(cores);
+      const double longer = is_pipeline ? std::ceil(static_cast<double>(active) / static_cast<double>(cores))
+                                        : static_cast<double>(active) / static_cast<double>(cores);
+      seconds += (now_s - before_s) * (longer - 1);
     }
     active += change;
     before_s = now_s;

@@ -1,11 +1,12 @@
 // Ranks that share the cores of a host: how long a timeline takes if fewer cores than ranks carry it out.
 //
-// The model: all ranks that compute or copy at the same time progress equally fast. With a such ranks on c cores, each
-// progresses at the rate min(1, c / a). All events of the timeline then keep their order, and its time only runs
-// slower: an interval of the timeline takes max(1, a / c) times as long. Idle ranks of one stage leave their cores to
-// others.
+// The model: with a ranks that compute or copy at the same time on c cores, an interval of the timeline takes
+// max(1, a / c) times as long if all ranks carry out the same row: in the long run the cores are divided evenly. The
+// ranks of a pipeline wait for each other after every pass, so the slowest counts: one of ceil(a / c) ranks on the same
+// core. All events of the timeline keep their order. Idle ranks leave their cores to others.
 //
-// Example: a rank computes from 0 to 4 s, three others from 2 to 4 s. On two cores this takes 2 + 2 * (4 / 2) = 6 s.
+// Example: a pipeline rank computes from 0 to 4 s, two of the next stage from 2 to 4 s. On two cores this takes
+// 2 + 2 * ceil(3 / 2) = 6 s.
 #pragma once
 
 #include <cstdint>

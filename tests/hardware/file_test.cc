@@ -177,8 +177,9 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
        "needs bidirectional = true"},
       {with("same_host.all_reduce", "", "[same_host.all_reduce]"),
        "same_host.all_reduce = {...} (m.toml:68:1) must be a list of tables: [[same_host.all_reduce]]"},
-      {with("same_host.all_reduce", "share", "share = 0.7\nranks = 4\n[[same_host.all_reduce]]\nranks = 4\n"
-                                             "origin = \"assumed: x\"\nshare = 0.5"),
+      {with("same_host.all_reduce", "share",
+            "share = 0.7\nranks = 4\n[[same_host.all_reduce]]\nranks = 4\n"
+            "origin = \"assumed: x\"\nshare = 0.5"),
        "m.toml:68:1: the key same_host.all_reduce.latency_seconds is missing"},
       {with("process_memory", "context_bytes", "context_bytes = 1e12"),
        "process_memory.context_bytes = 1000000000000 (m.toml:128:17) plus communicator_bytes = 200000000 must be less "
@@ -189,6 +190,8 @@ TEST(HardwareFile, BadLinksAndTablesAreRefused) {
        "products.operand_traffic = -1 (m.toml:33:19) must be from 0 to 100"},
       {with("step", "compute_share", "compute_share = 1\ncall_seconds = 101"),
        "step.call_seconds = 101 (m.toml:57:16) must be from 0 to 100"},
+      {with("step", "compute_share", "compute_share = 2.1"),
+       "step.compute_share = 2.1 (m.toml:56:17) must be from 1e-6 to 2"},
       {with("device", "per_host", "per_host = 8\nshared_cores = 4"),
        "device.communication_uses_compute = false (m.toml:10:30) must be true, because device.shared_cores is set"},
       {with("device", "communication_uses_compute", "communication_uses_compute = true\nshared_cores = 4"),

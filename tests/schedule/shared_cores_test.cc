@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/schedule/generators.h"
 
@@ -20,10 +21,14 @@ TEST(SharedCores, ExampleOfTheHeader) {
   const Action pass = {.kind = ActionKind::F};
   Timeline timeline{
       .spans = {{0, Stream::compute, pass, 0, 4}, {1, Stream::compute, pass, 2, 4}}, .makespan = 4, .busy = {4, 2}};
+  EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 2}, 2), 6);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 3}, 2), 6);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 3, {1, 3}, 2), 4);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 2), 4);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 3}, 4), 4);
+  // Ranks that all carry out the same row divide the cores evenly.
+  const Timeline one_row{.spans = {{0, Stream::compute, pass, 0, 4}}, .makespan = 4, .busy = {4}};
+  EXPECT_DOUBLE_EQ(seconds_on_shared_cores(one_row, 4, {3}, 2), 6);
   timeline.spans.push_back({0, Stream::collective, pass, 0, 2});  // copies on a second core
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 2), 4);
   EXPECT_DOUBLE_EQ(seconds_on_shared_cores(timeline, 4, {1, 0}, 1), 6);
@@ -33,7 +38,7 @@ TEST(SharedCores, ExampleOfTheHeader) {
 }
 
 // Runs forward passes of p ranks and m microbatches, each of one second, on shared cores: at any time all ranks whose
-// next pass is ready progress equally fast.
+// next pass is ready progress as fast as the slowest, which shares its core with most others.
 double simulate_sharing(int p, int m, int cores) {
   std::vector<double> left(static_cast<size_t>(p), 1);
   std::vector<int> done(static_cast<size_t>(p), 0);
@@ -43,7 +48,8 @@ double simulate_sharing(int p, int m, int cores) {
     for (size_t rank = 0; rank < left.size(); ++rank) {
       if (done[rank] < m && (rank == 0 || done[rank - 1] > done[rank])) ready.push_back(rank);
     }
-    const double rate = std::min(1.0, static_cast<double>(cores) / static_cast<double>(ready.size()));
+    const double on_one_core = std::ceil(static_cast<double>(ready.size()) / static_cast<double>(cores));
+    const double rate = 1 / std::max(1.0, on_one_core);
     double least = 1;
     for (const size_t rank : ready) least = std::min(least, left[rank]);
     now += least / rate;
