@@ -3,8 +3,10 @@
 cuda := $(filter 1,$(CUDA))
 BUILD ?= $(if $(cuda),build-cuda,build)
 PREFIX ?= /usr/local
-# KERNELS=aten replaces the CPU's kernels with ATen's operators, to test those.
+# KERNELS=aten replaces the CPU's kernels with ATen's operators, to test those. IN_ORDER=1 makes every group of ranks
+# carry out its operations in the order posted, as NCCL does, to find orders that deadlock.
 export ORTHANT_KERNELS = $(or $(KERNELS),simd)
+export ORTHANT_IN_ORDER = $(or $(IN_ORDER),0)
 export ORTHANT_SETUP_LOG = $(BUILD)/setup/log
 setup := tools/setup.sh
 
@@ -39,7 +41,7 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 # Runs three entries at a time on two cores: many wait for messages or processes, and each rank uses one thread.
 run_tests = ctest --test-dir $(BUILD) --parallel 3 --output-on-failure --no-tests=error
 
-test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest, KERNELS=aten
+test: build $(BUILD)/setup/test_python ## what every change needs; TESTS='plan|numerics|e2e|process' for these labels, ARGS='-R name' for ctest, KERNELS=aten, IN_ORDER=1
 	@$(run_tests) $(if $(TESTS),-L '$(TESTS)') -LE full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
 
 test-full: build $(BUILD)/setup/test_python $(BUILD)/setup/test_packages ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers

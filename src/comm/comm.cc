@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <numeric>
 
@@ -36,7 +37,7 @@ void check_sum(const at::Tensor& tensor) {
   ORTHANT_CHECK(has_sum(tensor.scalar_type()), c10::toString(tensor.scalar_type()));
 }
 
-void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kShiftTag, tag, kShiftTag); }
+void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kConfirmationTag, tag, kConfirmationTag); }
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 
@@ -60,6 +61,15 @@ std::vector<int64_t> counts_or_equal(Counts counts, int64_t total, int size) {
 }
 
 }  // namespace
+
+bool in_order_by_environment() {
+  const char* text = std::getenv("ORTHANT_IN_ORDER");
+  const std::string_view value = text == nullptr ? "0" : text;
+  if (value != "0" && value != "1") {
+    throw ConfigError(fmt::format("the environment variable ORTHANT_IN_ORDER = {} must be 0 or 1", value));
+  }
+  return value == "1";
+}
 
 Work::Work() = default;
 Work::Work(Work&&) noexcept = default;

@@ -40,9 +40,15 @@ struct Traffic {
 /// Key: axes joined by "+" in mesh order, and operation, e.g. ("data", "all_reduce").
 using TrafficTable = std::map<std::pair<std::string, std::string>, Traffic>;
 
+/// True if the environment variable ORTHANT_IN_ORDER is 1. Throws ConfigError if it is neither 0 nor 1.
+bool in_order_by_environment();
+
 struct CommOptions {
   /// Transport of CPU tensors: "ucx", "gloo", or "auto", which takes UCX if all ranks have it and Gloo otherwise.
   std::string transport = "auto";
+  /// Whether CPU groups carry out their operations in the order posted, as NCCL does (message_group.h), so that a run
+  /// on CPUs finds the orders that deadlock on GPUs. The environment variable ORTHANT_IN_ORDER=1 requests it for tests.
+  bool in_order = in_order_by_environment();
   /// An operation that takes longer has failed. The value is large because a rank may be busy saving a checkpoint.
   /// Ranks that died or fell silent are detected much earlier (silence_s).
   double timeout_s = 300;

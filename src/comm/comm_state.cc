@@ -137,7 +137,8 @@ std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& a
     if (std::find(axes.begin(), axes.end(), axis.name) != axes.end()) number |= bit;
     bit *= 2;
   }
-  return message_group(*engine, group.ranks, group.position, number, channel > 0);
+  return message_group(*engine, group.ranks, group.position, number,
+                       {.is_channel = channel > 0, .in_order = options_.in_order});
 }
 
 std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {

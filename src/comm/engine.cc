@@ -84,15 +84,12 @@ Engine::~Engine() {
   close(timer_fd_);
 }
 
-std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body, Job* predecessor) {
+std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body,
+                                   const Jobs& predecessors) {
   auto job = std::make_shared<Job>();
   job->in_background = in_background;
   Turn turn(*this);
-  if (predecessor != nullptr && !predecessor->done) {
-    predecessor->next.push_back([this, predecessor, body, waiting = job.get()] { begin(*waiting, body, predecessor); });
-  } else {
-    begin(*job, body, predecessor);
-  }
+  begin_after(job, body, predecessors);
   active_.push_back(job);
   in_background_ += in_background;
   if (job->begun && job->task.done()) finalize_jobs();
@@ -104,17 +101,23 @@ int Engine::num_connections() {
   return transport_->num_connections();
 }
 
-void Engine::begin(Job& job, const std::function<Task(Job&)>& body, const Job* predecessor) {
-  job.begun = true;
-  if (predecessor == nullptr) {
-    job.task = body(job);
+void Engine::begin_after(const std::shared_ptr<Job>& job, const std::function<Task(Job&)>& body,
+                         const Jobs& predecessors) {
+  for (const auto& predecessor : predecessors) {
+    if (predecessor->done) continue;
+    predecessor->next.push_back([this, job, body, predecessors] { begin_after(job, body, predecessors); });
+    return;
+  }
+  job->begun = true;
+  if (predecessors.empty()) {
+    job->task = body(*job);
     return;
   }
   try {
-    predecessor->task.rethrow();
-    job.task = body(job);
+    for (const auto& predecessor : predecessors) predecessor->task.rethrow();
+    job->task = body(*job);
   } catch (...) {
-    job.task = failed(std::current_exception());
+    job->task = failed(std::current_exception());
   }
 }
 

@@ -36,6 +36,8 @@ struct Job {
   std::atomic<bool> done = false;
 };
 
+using Jobs = std::vector<std::shared_ptr<Job>>;
+
 /// A message in progress, which a Task can await. If a Posted is destroyed early, the message continues and the engine
 /// keeps it.
 class [[nodiscard]] Posted {
@@ -84,10 +86,10 @@ class Engine final : private MessageSink {
   /// As that of the transport, while messages are in progress.
   int num_connections();
 
-  /// Starts the task that `body` makes, now or once the job `predecessor` is done. It runs to its first wait. After a
-  /// job, `body` may run on any thread, while no message moves. An exception from `body`, or an error of `predecessor`,
+  /// Starts the task that `body` makes, now or once all predecessors are done. It runs to its first wait. After a job,
+  /// `body` may run on any thread, while no message moves. An exception from `body`, or an error of a predecessor,
   /// becomes the error of the new job.
-  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, Job* predecessor = nullptr);
+  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, const Jobs& predecessors = {});
   /// Post a message of a task. Only tasks may call these.
   Posted send(std::unique_ptr<Message> message);
   Posted receive(std::unique_ptr<Message> message);
@@ -117,7 +119,7 @@ class Engine final : private MessageSink {
   class Turn;
   friend class Posted;
 
-  void begin(Job& job, const std::function<Task(Job&)>& body, const Job* predecessor);
+  void begin_after(const std::shared_ptr<Job>& job, const std::function<Task(Job&)>& body, const Jobs& predecessors);
   void on_ended(Message& message) override;
   bool step();
   void finalize_jobs();

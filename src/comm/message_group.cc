@@ -1,6 +1,7 @@
 // Runs each operation of a group as a job of the engine, under a message tag of its own.
 #include "comm/message_group.h"
 
+#include <map>
 #include <utility>
 
 #include "base/errors.h"
@@ -29,7 +30,7 @@ class Underway : public Pending {
   bool soon() override { return engine_.soon(*job_); }
   void cancel() noexcept override { engine_.cancel(); }
   std::optional<Moved> moved_bytes() const override { return job_->moved_bytes; }
-  Job* job() { return job_.get(); }
+  const std::shared_ptr<Job>& job() { return job_; }
 
  private:
   Engine& engine_;
@@ -39,52 +40,54 @@ class Underway : public Pending {
 
 class MessageGroup : public Group {
  public:
-  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number, bool is_channel)
-      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number), is_channel_(is_channel) {
+  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
+               const MessageGroupOptions& options)
+      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number), options_(options) {
     ORTHANT_CHECK(number < kGroups, number);
   }
 
+  // Each body owns what it needs, because it may run after the call has returned.
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
     return start(MessageKind::all_reduce, {tensor},
-                 [&](Peers peers) { return orthant::all_reduce(peers, memory_of(tensor)); });
+                 [memory = memory_of(tensor)](Peers peers) { return orthant::all_reduce(peers, memory); });
   }
 
   std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override {
     return start(MessageKind::all_reduce_by_tree, {tensor},
-                 [&](Peers peers) { return orthant::all_reduce_by_tree(peers, memory_of(tensor)); });
+                 [memory = memory_of(tensor)](Peers peers) { return orthant::all_reduce_by_tree(peers, memory); });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {
-    return start(MessageKind::reduce_scatter, {output, input}, [&](Peers peers) {
-      return orthant::reduce_scatter(peers, memory_of(output), memory_of(input), counts_in_bytes(counts, input));
-    });
+    const auto body = [out = memory_of(output), in = memory_of(input), bytes = counts_in_bytes(counts, input)](
+                          Peers peers) { return orthant::reduce_scatter(peers, out, in, bytes); };
+    return start(MessageKind::reduce_scatter, {output, input}, body);
   }
 
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> counts) override {
-    return start(MessageKind::all_gather, {output, input}, [&](Peers peers) {
-      return orthant::all_gather(peers, memory_of(output), memory_of(input), counts_in_bytes(counts, output));
-    });
+    const auto body = [out = memory_of(output), in = memory_of(input), bytes = counts_in_bytes(counts, output)](
+                          Peers peers) { return orthant::all_gather(peers, out, in, bytes); };
+    return start(MessageKind::all_gather, {output, input}, body);
   }
 
   std::unique_ptr<Pending> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> output_counts,
                                       std::span<const int64_t> input_counts) override {
-    return start(MessageKind::all_to_all, {output, input}, [&](Peers peers) {
-      return orthant::all_to_all(peers, memory_of(output), memory_of(input), counts_in_bytes(output_counts, output),
-                                 counts_in_bytes(input_counts, input));
-    });
+    const auto body = [out = memory_of(output), in = memory_of(input),
+                       received = counts_in_bytes(output_counts, output), sent = counts_in_bytes(input_counts, input)](
+                          Peers peers) { return orthant::all_to_all(peers, out, in, received, sent); };
+    return start(MessageKind::all_to_all, {output, input}, body);
   }
 
   std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
     return start(MessageKind::broadcast, {tensor},
-                 [&](Peers peers) { return orthant::broadcast(peers, memory_of(tensor), root); });
+                 [memory = memory_of(tensor), root](Peers peers) { return orthant::broadcast(peers, memory, root); });
   }
 
   std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
     return start(MessageKind::reduce, {tensor},
-                 [&](Peers peers) { return orthant::reduce(peers, memory_of(tensor), root); });
+                 [memory = memory_of(tensor), root](Peers peers) { return orthant::reduce(peers, memory, root); });
   }
 
   std::unique_ptr<Pending> reduce_in_chunks(const at::Tensor& tensor, int root, const StartAfter& after) override {
@@ -92,8 +95,9 @@ class MessageGroup : public Group {
       if (make) make();
       return orthant::reduce_in_chunks(peers, memory, root);
     };
-    Job* predecessor = after.operation == nullptr ? nullptr : dynamic_cast<Underway&>(*after.operation).job();
-    return start(MessageKind::reduce_in_chunks, {tensor}, body, predecessor);
+    Jobs predecessors;
+    if (after.operation != nullptr) predecessors.push_back(dynamic_cast<Underway&>(*after.operation).job());
+    return start(MessageKind::reduce_in_chunks, {tensor}, body, std::move(predecessors));
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
@@ -104,9 +108,8 @@ class MessageGroup : public Group {
       parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
                        transfer.tensor.scalar_type(), memory_of(transfer.tensor)});
     }
-    return run(std::move(tensors), [&](Job& job) {
-      return exchange_all(engine_, job, ranks_, position_, parts);
-    });
+    const Lane lane = parts.size() == 1 ? Lane{parts[0].receive, parts[0].peer} : kWholeGroup;
+    return run(std::move(tensors), [this, parts](Job& job) { return exchange_all(job, parts); }, {}, lane);
   }
 
   std::unique_ptr<Pending> barrier() override {
@@ -122,54 +125,75 @@ class MessageGroup : public Group {
     Bytes memory;
   };
 
-  static Task exchange_all(Engine& engine, Job& job, const std::vector<int>& ranks, int position,
-                           std::vector<Part> parts) {
-    std::vector<Posted> under_way;
-    for (const bool receive : {true, false}) {
-      for (const Part& part : parts) {
-        if (part.receive != receive) continue;
-        const Peers peers(engine, job, ranks, position, part.tag, {MessageKind::exchange, part.type});
-        under_way.push_back(receive ? peers.receive(part.peer, part.memory) : peers.send(part.peer, part.memory));
-      }
+  // In order, the receiver of a message confirms it, and the sender waits for that.
+  Task exchange_all(Job& job, std::vector<Part> parts) {
+    const auto sides_with_tag = [&](uint32_t tag, at::ScalarType type) {
+      return Peers(engine_, job, ranks_, position_, tag, {MessageKind::exchange, type});
+    };
+    const Peers confirming = sides_with_tag(tag(kUserBit + kConfirmationTag), at::kByte);
+    std::vector<std::pair<Posted, int>> receives;
+    std::vector<Posted> others;
+    for (const Part& part : parts) {
+      if (part.receive)
+        receives.emplace_back(sides_with_tag(part.tag, part.type).receive(part.peer, part.memory), part.peer);
     }
-    for (Posted& posted : under_way) co_await posted;
+    for (const Part& part : parts) {
+      if (part.receive) continue;
+      others.push_back(sides_with_tag(part.tag, part.type).send(part.peer, part.memory));
+      if (options_.in_order) others.push_back(confirming.receive(part.peer, {}));
+    }
+    for (auto& [posted, peer] : receives) {
+      co_await posted;
+      if (options_.in_order) others.push_back(confirming.send(peer, {}));
+    }
+    for (Posted& posted : others) co_await posted;
   }
 
   uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
 
+  // What NCCL would have a communicator for: single messages to a position, or from it, or all else in the group.
+  using Lane = std::pair<bool, int>;
+  static constexpr Lane kWholeGroup = {false, -1};
+
   std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body,
-                               Job* predecessor = nullptr) {
+                               Jobs predecessors, const Lane& lane) {
     int64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
-    const bool in_background = is_channel_ || bytes > kForegroundBytes;
-    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, predecessor));
+    const bool in_background = options_.is_channel || options_.in_order || bytes > kForegroundBytes;
+    if (!options_.in_order)
+      return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, predecessors));
+    std::shared_ptr<Job>& last = last_in_lane_[lane];
+    if (last) predecessors.push_back(last);
+    last = engine_.start(in_background, body, predecessors);
+    return std::make_unique<Underway>(engine_, std::move(tensors), last);
   }
 
   // The tag numbers the operations of a group, which distinguishes those that overlap. The number wraps around at 2^19,
   // long after the earlier operation has ended.
   std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
-                                 const std::function<Task(Peers)>& body, Job* predecessor = nullptr) {
+                                 const std::function<Task(Peers)>& body, Jobs predecessors = {}) {
     const uint32_t operation_tag = tag(next_++ % kUserTags);
     const MessageSignature signature{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
     const auto task = [this, body, operation_tag, signature](Job& job) {
       return body(Peers(engine_, job, ranks_, position_, operation_tag, signature));
     };
-    return run(std::move(tensors), task, predecessor);
+    return run(std::move(tensors), task, std::move(predecessors), kWholeGroup);
   }
 
   Engine& engine_;
   const std::vector<int> ranks_;
   const int position_;
   const uint32_t number_;
-  const bool is_channel_;
+  const MessageGroupOptions options_;
   uint32_t next_ = 0;
+  std::map<Lane, std::shared_ptr<Job>> last_in_lane_;  // in order: the last operation posted
 };
 
 }  // namespace
 
 std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
-                                     bool is_channel) {
-  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number, is_channel);
+                                     const MessageGroupOptions& options) {
+  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number, options);
 }
 
 }  // namespace orthant
