@@ -26,7 +26,8 @@ A table of many trials may take hours. Three options shorten a call:
 - After a warning, the run goes on if the fault is undone: SIGCONT after stop and freeze, and the link set up again after
   cut. Once the run makes steps again and prints nothing, the next fault is injected into the same run, up to
   --per-start times. Only a line that was printed after the injection names the rank. After an error, or after kill, the
-  next trial starts a run of its own.
+  next trial starts a run of its own. The column "starts" is the number of runs, and "earlier" in the JSON file the
+  number of faults in the same run before.
 """
 import argparse
 import os
@@ -231,7 +232,7 @@ def trials(a, most, ranks, hosts, fault):
             victims = run.inject(fault)
             named_s, line = wait_for(lambda: run.naming_line(victims), a.limit)
             figures = {"start_s": started_s, "load": os.getloadavg()[0], "named_s": named_s, "line": line,
-                       "earlier": len(found)}
+                       "earlier": len(found), "parallel": a.parallel if ranks <= MOST_RANKS_OF_SMALL else 1}
             found.append(figures)
             if a.until_end:
                 alive = lambda: [p for r, p in processes_of(run.process.pid).items() if r not in victims]
@@ -270,17 +271,18 @@ def main():
     measured.take_turns(a.trials, small, run, at_once=a.parallel)
     runs = measured.take_turns(a.trials, [name for name in names if name not in small], run)
     names = {name: case for name, case in names.items() if runs.get(name)}
-    print(f"{machine()}, {a.parallel} trials of small cases at the same time\n")
-    print_head(["fault", "victim", "ranks", "hosts", "n", "named, median", "named, worst", "limit", "over the limit",
+    print(machine() + "\n")
+    print_head(["fault", "victim", "ranks", "hosts", "n", "starts", "named, median", "named, worst", "limit", "over the limit",
                 "load", *(["all ended, worst"] if a.until_end else [])])
     for name, (ranks, hosts, fault) in names.items():
         named = [run["named_s"] for run in runs[name]]
         over = sum(value is None or value > FAULTS[fault] for value in named)
         ended = [run.get("ended_s") for run in runs[name]]
         load = statistics.median(run["load"] for run in runs[name])
-        print_row([fault, a.victim, str(ranks), str(hosts), str(len(named)), text_of(named, statistics.median),
-                   text_of(named, max), f"{FAULTS[fault]} s", str(over), f"{load:.1f}",
-                   *([text_of(ended, max)] if a.until_end else [])])
+        starts = sum(not run.get("earlier") for run in runs[name])
+        print_row([fault, a.victim, str(ranks), str(hosts), str(len(named)), str(starts),
+                   text_of(named, statistics.median), text_of(named, max), f"{FAULTS[fault]} s", str(over),
+                   f"{load:.1f}", *([text_of(ended, max)] if a.until_end else [])])
     print("\nFirst message of each case:\n")
     for name in names:
         print(f"    {name}: {runs[name][0]['line']}")

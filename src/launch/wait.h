@@ -30,8 +30,8 @@ class RunningTime {
   double seconds_ = 0;
 };
 
-/// A wait of at most timeout_s, which the user can see. After 2 s, is_over() reports the wait once on stderr, unless `awaited` is
-/// empty.
+/// A wait of at most timeout_s, which the user can see. After 2 s, is_over() reports the wait once on stderr, unless
+/// `awaited` is empty.
 class Wait {
  public:
   Wait(double timeout_s, std::string awaited) : timeout_s_(timeout_s), awaited_(std::move(awaited)) {}
