@@ -23,8 +23,8 @@ A table of many trials may take hours. Three options shorten a call:
 - With --json, each trial is stored when it ends, and a later call with the same file goes on from there. --minutes ends
   a call early. The table is printed from all trials of the file, and --trials 0 prints it without a new trial.
 - --parallel measures several trials at the same time, for cases of at most 8 ranks. Most of a trial is waiting.
-- After a warning, the run goes on if the fault is undone: SIGCONT after stop and freeze, and the link set up again after
-  cut. Once the run makes steps again and prints nothing, the next fault is injected into the same run, up to
+- After a warning, the run goes on if the fault is undone: SIGCONT after stop and freeze, and the link set up again
+  after cut. Once the run makes steps again and prints nothing, the next fault is injected into the same run, up to
   --per-start times. Only a line that was printed after the injection names the rank. After an error, or after kill, the
   next trial starts a run of its own. The column "starts" is the number of runs, and "earlier" in the JSON file the
   number of faults in the same run before.
@@ -259,7 +259,7 @@ def main():
             if ranks % hosts:
                 sys.exit(f"the number of hosts must divide the number of ranks, but {hosts} does not divide {ranks}")
             cases += [(ranks, hosts, fault) for fault in a.faults if hosts > 1 or fault not in BETWEEN_HOSTS]
-    names = {f"{fault} {a.victim}, {ranks} ranks, {hosts} hosts": (ranks, hosts, fault) for ranks, hosts, fault in cases}
+    names = {f"{case[2]} {a.victim}, {case[0]} ranks, {case[1]} hosts": case for case in cases}
 
     def run(name, earlier):
         if time.monotonic() - started > 60 * a.minutes:
@@ -272,8 +272,8 @@ def main():
     runs = measured.take_turns(a.trials, [name for name in names if name not in small], run)
     names = {name: case for name, case in names.items() if runs.get(name)}
     print(machine() + "\n")
-    print_head(["fault", "victim", "ranks", "hosts", "n", "starts", "named, median", "named, worst", "limit", "over the limit",
-                "load", *(["all ended, worst"] if a.until_end else [])])
+    print_head(["fault", "victim", "ranks", "hosts", "n", "starts", "named, median", "named, worst", "limit",
+                "over the limit", "load", *(["all ended, worst"] if a.until_end else [])])
     for name, (ranks, hosts, fault) in names.items():
         named = [run["named_s"] for run in runs[name]]
         over = sum(value is None or value > FAULTS[fault] for value in named)
