@@ -252,8 +252,8 @@ class LongSuspension(Suspension):
     """The suspension is longer than a rank may be silent, and than it may wait for another one. At any time, one of
     the two ranks waits for the other, which computes for a long time."""
     SUSPENDED_S = 40
-    KEYS = ("run.timeout_s=20", "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=64",
-            "training.local_batch_size=64", "validation.freq=0", "model.hidden_size=256",
+    KEYS = ("run.timeout_s=30", "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=32",
+            "training.local_batch_size=32", "validation.freq=0", "model.hidden_size=256",
             "model.intermediate_size=1024", "model.num_hidden_layers=8")
 
 
