@@ -1,5 +1,6 @@
 """Helpers that all benchmarks share: the machine's name, arguments, runs in turns, tables, and starting of programs."""
 import argparse
+import concurrent.futures
 import json
 import math
 import os
@@ -7,6 +8,8 @@ import random
 import statistics
 import subprocess
 import sys
+import threading
+import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 PEERS = os.path.join(ROOT, "benchmarks", "peers")
@@ -84,24 +87,67 @@ class Runs:
             with open(path) as stream:
                 self.found = json.load(stream)["runs"]
 
-    def take_turns(self, repeats, cases, run, group=None):
+    def take_turns(self, repeats, cases, run, group=None, at_once=1):
         """Runs every case once, then every case again, and so on, so that other load on the machine affects all cases.
 
-        run(case, previous runs of the case) makes one run and returns its figures as a dictionary. Returns
-        case -> runs, including those that the file had already."""
+        run(case, previous runs of the case) makes one run and returns its figures as a dictionary, or some runs, as a
+        list. An empty list ends the case. Up to `at_once` cases run at the same time, in threads. Returns case -> runs,
+        including those that the file had already."""
         found = self.found if group is None else self.found.setdefault(group, {})
-        for turn in range(repeats):
-            for case in cases:
-                runs = found.setdefault(case, [])
-                if len(runs) > turn:
-                    continue
-                runs.append(run(case, runs))
-                figures = (f"{k} {v:,.4g}" for k, v in runs[-1].items() if isinstance(v, float))
-                print(f"  {turn + 1}/{repeats} {group or ''} {case}: {', '.join(figures)}", file=sys.stderr, flush=True)
-                if self.path:
-                    with open(self.path, "w") as stream:
-                        json.dump({"machine": machine(), "runs": self.found}, stream, indent=1)
+        for case in cases:
+            found.setdefault(case, [])
+        lock, running, ended = threading.Lock(), set(), set()
+
+        def due():
+            return [case for case in dict.fromkeys(cases) if len(found[case]) < repeats and case not in ended]
+
+        def take_turn():
+            with lock:
+                free = [case for case in due() if case not in running]
+                if not free:
+                    return False
+                case = min(free, key=lambda case: len(found[case]))
+                running.add(case)
+            try:
+                new = run(case, found[case])
+            except BaseException:
+                ended.update(cases)  # the other threads end after their run
+                raise
+            with lock:
+                running.remove(case)
+                if new == []:
+                    ended.add(case)
+                for figures in new if isinstance(new, list) else [new]:
+                    found[case].append(figures)
+                    texts = (f"{k} {v:,.4g}" for k, v in figures.items() if isinstance(v, float))
+                    print(f"  {len(found[case])}/{repeats} {group or ''} {case}: {', '.join(texts)}", file=sys.stderr,
+                          flush=True)
+                self.save()
+            return True
+
+        def work():
+            while due():
+                if not take_turn():
+                    time.sleep(0.1)  # every case that is due is running
+
+        if at_once == 1:
+            work()
+            return found
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            try:
+                for worker in [pool.submit(work) for _ in range(at_once)]:
+                    worker.result()
+            except BaseException:
+                ended.update(cases)
+                raise
         return found
+
+    def save(self):
+        """Replaces the file in one step, so that a program that is killed meanwhile loses no run."""
+        if self.path:
+            with open(self.path + ".new", "w") as stream:
+                json.dump({"machine": machine(), "runs": self.found}, stream, indent=1)
+            os.replace(self.path + ".new", self.path)
 
 
 def median_of(runs):

@@ -17,6 +17,17 @@ with several, benchmarks/hosts/hosts.py emulates the hosts, and rank 0 serves th
 
 freeze and cut need several hosts. A case with fewer ranks than hosts has one rank per host. The table shows the load
 average of the machine: with many more ranks than cores, the times include waits for a core.
+
+A table of many trials may take hours. Three options shorten a call:
+
+- With --json, each trial is stored when it ends, and a later call with the same file goes on from there. --minutes ends
+  a call early. The table is printed from all trials of the file, and --trials 0 prints it without a new trial.
+- --parallel measures several trials at the same time, for cases of at most 8 ranks. Most of a trial is waiting.
+- After a warning, the run goes on if the fault is undone: SIGCONT after stop and freeze, and the link set up again
+  after cut. Once the run makes steps again and prints nothing, the next fault is injected into the same run, up to
+  --per-start times. Only a line that was printed after the injection names the rank. After an error, or after kill, the
+  next trial starts a run of its own. The column "starts" is the number of runs, and "earlier" in the JSON file the
+  number of faults in the same run before.
 """
 import argparse
 import os
@@ -36,6 +47,7 @@ from common import HOSTS, Runs, add_json_argument, add_orthant_argument, machine
 
 FAULTS = {"kill": 1, "stop": 5, "freeze": 5, "cut": 5}  # limit in seconds for the name of the failed rank
 BETWEEN_HOSTS = ("freeze", "cut")
+MOST_RANKS_OF_SMALL = 8  # in a case of which --parallel measures several trials at the same time
 RUN_FILE = """
 [run]
 threads_per_rank = 1
@@ -68,6 +80,9 @@ def arguments():
     p.add_argument("--hosts", type=numbers, default=[1, 4], help="numbers of hosts (default: 1,4)")
     p.add_argument("--faults", type=names_of(FAULTS), default=list(FAULTS), help="some of " + ",".join(FAULTS))
     p.add_argument("--trials", type=int, default=100, help="trials of each case (default: 100)")
+    p.add_argument("--per-start", type=int, default=10, help="most faults in one run (default: 10)")
+    p.add_argument("--parallel", type=int, default=1, help="trials of small cases at the same time (default: 1)")
+    p.add_argument("--minutes", type=float, default=float("inf"), help="minutes after which no trial starts")
     p.add_argument("--victim", choices=("first", "last"), default="last")
     p.add_argument("--transport", default="auto", help="run.transport")
     p.add_argument("--until-end", action="store_true", help="also measure the time until all ranks have ended")
@@ -94,7 +109,7 @@ class Run:
     """A training run in a folder of its own, which ends with the `with` block."""
 
     def __init__(self, a, ranks, hosts):
-        self.a, self.num_ranks, self.hosts = a, ranks, hosts
+        self.a, self.num_ranks, self.hosts, self.injected_at = a, ranks, hosts, 0
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="orthant-faults-"))
 
     def __enter__(self):
@@ -141,6 +156,7 @@ class Run:
         ranks, per_host = processes_of(self.process.pid), self.num_ranks // self.hosts
         if len(ranks) != self.num_ranks:
             self.fail(f"{len(ranks)} of {self.num_ranks} ranks run")
+        self.injected_at = self.errors.stat().st_size
         host = 0 if self.a.victim == "first" else self.hosts - 1
         if fault in ("kill", "stop"):
             victim = 0 if self.a.victim == "first" else self.num_ranks - 1
@@ -148,18 +164,44 @@ class Run:
             return [victim]
         victims = list(range(host * per_host, (host + 1) * per_host))
         if fault == "cut":
-            subprocess.run(["nsenter", "-t", str(self.process.pid), "-n", "ip", "link", "set", f"host{host}", "down"],
-                           check=True)
+            self.set_link(victims, "down")
         else:
             for victim in victims:
                 os.kill(ranks[victim], signal.SIGSTOP)
         return victims
 
+    def set_link(self, ranks_of_host, state):
+        host = ranks_of_host[0] * self.hosts // self.num_ranks
+        subprocess.run(["nsenter", "-t", str(self.process.pid), "-n", "ip", "link", "set", f"host{host}", state],
+                       check=True)
+
+    def undo(self, fault, victims):
+        """Undoes a fault. Returns the seconds until the run makes steps again, or None if it does not."""
+        start, metrics = time.monotonic(), self.folder / "run/metrics.jsonl"
+        if fault == "cut":
+            self.set_link(victims, "up")
+        else:
+            ranks = processes_of(self.process.pid)
+            for victim in victims:
+                os.kill(ranks[victim], signal.SIGCONT)
+        for _ in range(2):
+            size = metrics.stat().st_size
+            goes_on = lambda: metrics.stat().st_size > size or self.process.poll() is not None
+            if wait_for(goes_on, self.a.limit)[0] is None:
+                return None
+        recovered_s, quiet = time.monotonic() - start, False
+        while not quiet:
+            size = self.errors.stat().st_size
+            time.sleep(1.5)
+            quiet = self.errors.stat().st_size == size
+        return None if self.process.poll() is not None else recovered_s
+
     def naming_line(self, victims):
-        """The first line of a message that names one of these ranks, and is not from that rank itself."""
-        for line in self.errors.read_text(errors="replace").splitlines():
+        """The first line since the injection that reports a fault and names one of these ranks, and is not from that
+        rank itself."""
+        for line in self.errors.read_bytes()[self.injected_at:].decode(errors="replace").splitlines():
             message = re.match(r"(?:error|warning): (?:rank (\d+): )?(.*)", line)
-            if not message or message[1] and int(message[1]) in victims:
+            if not message or message[1] and int(message[1]) in victims or re.search(r" again\b", message[2]):
                 continue
             for ranks in re.findall(r"\branks? (\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)", message[2]):
                 ranges = [part.split("-") for part in ranks.split(", ")]
@@ -178,20 +220,30 @@ def wait_for(condition, limit_s):
     return time.monotonic() - start, value
 
 
-def trial(a, ranks, hosts, fault):
+def trials(a, most, ranks, hosts, fault):
+    """The figures of up to `most` faults in one run. There is more than one if the run goes on after each fault."""
+    found = []
     with Run(a, ranks, hosts) as run:
         start = time.monotonic()
         run.wait_for_steps(3)
         started_s = time.monotonic() - start
-        time.sleep(random.uniform(0, 1))  # a random phase of the heartbeats
-        victims = run.inject(fault)
-        named_s, line = wait_for(lambda: run.naming_line(victims), a.limit)
-        figures = {"start_s": started_s, "load": os.getloadavg()[0], "named_s": named_s, "line": line}
-        if a.until_end:
-            alive = lambda: [p for r, p in processes_of(run.process.pid).items() if r not in victims]
-            ended_s, _ = wait_for(lambda: not alive(), a.limit)
-            figures["ended_s"] = None if ended_s is None else (named_s or a.limit) + ended_s
-        return figures
+        while len(found) < most:
+            time.sleep(random.uniform(0, 1))  # a random phase of the heartbeats
+            victims = run.inject(fault)
+            named_s, line = wait_for(lambda: run.naming_line(victims), a.limit)
+            figures = {"start_s": started_s, "load": os.getloadavg()[0], "named_s": named_s, "line": line,
+                       "earlier": len(found), "parallel": a.parallel if ranks <= MOST_RANKS_OF_SMALL else 1}
+            found.append(figures)
+            if a.until_end:
+                alive = lambda: [p for r, p in processes_of(run.process.pid).items() if r not in victims]
+                ended_s, _ = wait_for(lambda: not alive(), a.limit)
+                figures["ended_s"] = None if ended_s is None else (named_s or a.limit) + ended_s
+            if a.until_end or fault == "kill" or len(found) == most or not (line or "").startswith("warning"):
+                break
+            if (recovered_s := run.undo(fault, victims)) is None:
+                break
+            figures["recovered_s"] = recovered_s
+    return found
 
 
 def text_of(values, of):
@@ -200,26 +252,37 @@ def text_of(values, of):
 
 
 def main():
-    a = arguments()
+    a, started = arguments(), time.monotonic()
     cases = []
     for ranks in a.ranks:
         for hosts in sorted({min(hosts, ranks) for hosts in a.hosts}):
             if ranks % hosts:
                 sys.exit(f"the number of hosts must divide the number of ranks, but {hosts} does not divide {ranks}")
             cases += [(ranks, hosts, fault) for fault in a.faults if hosts > 1 or fault not in BETWEEN_HOSTS]
-    names = {f"{fault} {a.victim}, {ranks} ranks, {hosts} hosts": (ranks, hosts, fault) for ranks, hosts, fault in cases}
-    runs = Runs(a.json).take_turns(a.trials, names, lambda name, _: trial(a, *names[name]))
+    names = {f"{case[2]} {a.victim}, {case[0]} ranks, {case[1]} hosts": case for case in cases}
+
+    def run(name, earlier):
+        if time.monotonic() - started > 60 * a.minutes:
+            return []
+        return trials(a, min(a.per_start, a.trials - len(earlier)), *names[name])
+
+    measured = Runs(a.json)
+    small = [name for name, (ranks, _, _) in names.items() if ranks <= MOST_RANKS_OF_SMALL]
+    measured.take_turns(a.trials, small, run, at_once=a.parallel)
+    runs = measured.take_turns(a.trials, [name for name in names if name not in small], run)
+    names = {name: case for name, case in names.items() if runs.get(name)}
     print(machine() + "\n")
-    print_head(["fault", "victim", "ranks", "hosts", "n", "named, median", "named, worst", "limit", "over the limit",
-                "load", *(["all ended, worst"] if a.until_end else [])])
+    print_head(["fault", "victim", "ranks", "hosts", "n", "starts", "named, median", "named, worst", "limit",
+                "over the limit", "load", *(["all ended, worst"] if a.until_end else [])])
     for name, (ranks, hosts, fault) in names.items():
         named = [run["named_s"] for run in runs[name]]
         over = sum(value is None or value > FAULTS[fault] for value in named)
         ended = [run.get("ended_s") for run in runs[name]]
         load = statistics.median(run["load"] for run in runs[name])
-        print_row([fault, a.victim, str(ranks), str(hosts), str(len(named)), text_of(named, statistics.median),
-                   text_of(named, max), f"{FAULTS[fault]} s", str(over), f"{load:.1f}",
-                   *([text_of(ended, max)] if a.until_end else [])])
+        starts = sum(not run.get("earlier") for run in runs[name])
+        print_row([fault, a.victim, str(ranks), str(hosts), str(len(named)), str(starts),
+                   text_of(named, statistics.median), text_of(named, max), f"{FAULTS[fault]} s", str(over),
+                   f"{load:.1f}", *([text_of(ended, max)] if a.until_end else [])])
     print("\nFirst message of each case:\n")
     for name in names:
         print(f"    {name}: {runs[name][0]['line']}")

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "comm/message_signature.h"
+#include "launch/wait.h"
 
 namespace orthant {
 namespace {
@@ -203,11 +204,12 @@ bool Engine::soon(Job& job) {
 
 void Engine::wait(Job& job) {
   if (!job.done) {
-    const auto start = Clock::now();
+    constexpr double kLongestGap_s = 10;  // far longer than one look and one sleep
+    RunningTime waited(kLongestGap_s);
     Turn turn(*this);
     while (look(&job, options_.look_s), !job.done) {
       if (cancelled_) throw CommError("the wait was cancelled");
-      const double left_s = options_.timeout_s - seconds_since(start);
+      const double left_s = options_.timeout_s - waited.seconds();
       if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
       if (left_s < 0) {
         throw CommError(

@@ -23,7 +23,6 @@ namespace {
 
 constexpr size_t kActivityBytes = 440, kFailureBytes = 4000, kProcessBytes = 40, kNonceBytes = 16;
 constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // a smaller file would kill its readers by SIGBUS
-constexpr const char* kNumHosts = "num-hosts";
 
 // A text of shared memory. Its bytes are atomic, because a reader may come while the writer changes them.
 template <size_t bytes>
@@ -64,11 +63,11 @@ struct alignas(64) HostBoard::Slot {
 
 struct alignas(64) HostBoard::Memory {
   SharedText<kNonceBytes + 1> nonce;  // distinguishes this board from any other file
-  std::atomic<int> host;
+  std::atomic<int> host;              // + 1; 0: no rank has entered
   std::atomic<int> num_slots;
   std::atomic<int> watches;  // of all slots
   std::atomic<int> leader;   // its position + 1; 0: no rank leads
-  std::atomic<bool> has_number, suspicious, failure_claimed, failure_posted;
+  std::atomic<bool> suspicious, failure_claimed, failure_posted;
   SharedText<kFailureBytes> failure;
 };
 
@@ -143,8 +142,7 @@ std::shared_ptr<HostBoard> HostBoard::join(const Store& store, int world_size, c
 }
 
 std::string HostBoard::heartbeat_key(int host) { return fmt::format("host/{}", host); }
-int HostBoard::num_hosts(const Store& store) { return static_cast<int>(store.add(kNumHosts, 0)); }
-int HostBoard::host() const { return memory_->host; }
+int HostBoard::host() const { return memory_->host - 1; }
 
 HostBoard::Slot& HostBoard::slot(int position) const {
   ORTHANT_CHECK(position >= 0 && sizeof(Memory) + (static_cast<size_t>(position) + 1) * sizeof(Slot) <= bytes_,
@@ -154,10 +152,9 @@ HostBoard::Slot& HostBoard::slot(int position) const {
 }
 
 int HostBoard::enter(const Store& store, int rank, const std::string& identity) {
-  if (!memory_->has_number.exchange(true)) {
-    memory_->host = static_cast<int>(store.add(kNumHosts, 1) - 1);
-    store.set(heartbeat_key(memory_->host), fmt::format("{}\n0\n0\n", rank));
-  }
+  int none = 0;
+  if (memory_->host.compare_exchange_strong(none, rank + 1))
+    store.set(heartbeat_key(rank), fmt::format("{}\n0\n0\n", rank));
   int position = find(rank);
   if (position < 0) {
     position = memory_->num_slots++;

@@ -6,7 +6,7 @@
 // /proc/PID/fd, which the kernel allows to the same user only. It disappears with the last process that uses it.
 //
 // Growth with P ranks, of which R are on this host: joining costs a rank one store request, and the first of a host
-// two, and two more to enter. Entering and finding a rank costs O(R) time, everything else O(1). A rank uses 1 KiB of
+// one more to enter. Entering and finding a rank costs O(R) time, everything else O(1). A rank uses 1 KiB of
 // the memory.
 #pragma once
 
@@ -31,9 +31,7 @@ class HostBoard {
   HostBoard(const HostBoard&) = delete;
   HostBoard& operator=(const HostBoard&) = delete;
 
-  /// Number of hosts whose ranks have entered so far. One store request.
-  static int num_hosts(const Store& store);
-  /// Number of this host in the run, from 0. The first rank that enters draws it from the store.
+  /// Number of this host in the run, which is the rank that entered first; -1 before any rank has entered.
   int host() const;
 
   /// Key of the store for the heartbeat of a host.

@@ -43,15 +43,19 @@ std::string during(const std::string& activity) {
   return activity.empty() ? "" : fmt::format(" (last reported activity: {})", activity);
 }
 
-HostLeader::HostLeader(const Store& store, std::shared_ptr<HostBoard> board, int rank, const HostPatience& patience)
-    : store_(store), board_(std::move(board)), rank_(rank), patience_(patience), since_beat_s_(patience.beat_s) {}
+HostLeader::HostLeader(const Store& store, std::shared_ptr<HostBoard> board, std::vector<int> hosts, int rank,
+                       const HostPatience& patience)
+    : store_(store),
+      board_(std::move(board)),
+      ring_(std::move(hosts)),
+      rank_(rank),
+      patience_(patience),
+      since_beat_s_(patience.beat_s) {}
 
 Answer HostLeader::inquire(double elapsed_s) {
   if (!connection_) connection_ = store_.clone();
   if (auto posted = find_failure(connection_)) return {.posted = std::move(posted)};
-  if (!board_) return {};
-  if (num_hosts_ == 0) num_hosts_ = HostBoard::num_hosts(connection_);
-  return num_hosts_ == 1 ? Answer() : look_at_hosts(elapsed_s);
+  return !board_ || ring_.size() < 2 ? Answer() : look_at_hosts(elapsed_s);
 }
 
 void HostLeader::leave(const Store& store, const HostBoard& board) {
@@ -69,8 +73,9 @@ void HostLeader::beat() {
 // rank of this host is suspicious.
 std::vector<int> HostLeader::watched_hosts() const {
   std::vector<int> watched;
-  for (int distance = 1; distance < num_hosts_; ++distance) {
-    const int host = (board_->host() - distance + num_hosts_) % num_hosts_;
+  const size_t position = static_cast<size_t>(std::ranges::find(ring_, board_->host()) - ring_.begin());
+  for (size_t distance = 1; distance < ring_.size(); ++distance) {
+    const int host = ring_[(position + ring_.size() - distance) % ring_.size()];
     const auto known = hosts_.find(host);
     watched.push_back(host);
     const bool has_left = known != hosts_.end() && known->second.left;

@@ -64,8 +64,10 @@ struct Answer {
 
 class HostLeader {
  public:
-  /// `store` must be the run's own. Without a board it reads the failure record only.
-  HostLeader(const Store& store, std::shared_ptr<HostBoard> board, int rank, const HostPatience& patience);
+  /// `store` must be the run's own. `hosts` are the numbers of all hosts of the run, in the order of the ring. Without
+  /// a board it reads the failure record only.
+  HostLeader(const Store& store, std::shared_ptr<HostBoard> board, std::vector<int> hosts, int rank,
+             const HostPatience& patience);
 
   /// Asks the store over a connection of its own, elapsed_s after the last inquiry.
   Answer inquire(double elapsed_s);
@@ -89,10 +91,10 @@ class HostLeader {
 
   const Store store_;
   const std::shared_ptr<HostBoard> board_;
+  const std::vector<int> ring_;
   const int rank_;
   const HostPatience patience_;
-  Store connection_;   // from the first inquiry on
-  int num_hosts_ = 0;  // likewise
+  Store connection_;  // from the first inquiry on
   std::map<int, Host> hosts_;
   double since_beat_s_;
 };

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
+#include "launch/wait.h"
 
 namespace orthant {
 namespace {
@@ -22,9 +23,9 @@ std::string text_key(int rank) { return fmt::format("text/{}", rank); }
 // Waits for a key. Empty after timeout_s.
 std::optional<std::string> await(const RollCall& call, const std::string& key, double timeout_s) {
   constexpr double kFirstPiece_s = 0.5, kLongestPiece_s = 8;
-  const auto start = Clock::now();
+  RunningTime running(2 * kLongestPiece_s);
   for (double longest_s = kFirstPiece_s;; longest_s = std::min(2 * longest_s, kLongestPiece_s)) {
-    const double left_s = timeout_s - seconds_since(start), piece_s = std::clamp(left_s, 0.001, longest_s);
+    const double left_s = timeout_s - running.seconds(), piece_s = std::clamp(left_s, 0.001, longest_s);
     const auto asked = Clock::now();
     try {
       return call.store.get(key, piece_s);

@@ -157,6 +157,11 @@ bool await_key(const Store& store, const std::string& key, const std::function<b
 
 // Rank 0 on torchrun's store: replaces the record of ranks that have ended, and answers the ranks that claim this one.
 Store gather_claims(const Store& run_store, const Launch& launch, const std::string& text, double timeout_s) {
+  if (run_store.has(kRecordKey)) {
+    const auto old = parse_run_record(run_store.get(kRecordKey, kExists_s));
+    if (const std::string why = old ? find_secret_mismatch(*old, launch.secret) : ""; !why.empty())
+      refuse_rank(launch, why);
+  }
   const RunRecord record = new_record(launch, text);
   const Store keys = keys_of_run(run_store, launch, record.nonce);
   run_store.set(kRecordKey, to_text(record));

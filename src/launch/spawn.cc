@@ -13,7 +13,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -37,8 +39,9 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&set_);
-    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) {
-      if (number != SIGHUP || !is_ignored(number)) sigaddset(&set_, number);  // nohup asks to survive it
+    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set_, number);
+    for (const int number : {SIGHUP, SIGTSTP}) {
+      if (!is_ignored(number)) sigaddset(&set_, number);  // nohup asks to survive SIGHUP
     }
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
@@ -68,7 +71,10 @@ class BlockedSignals {
 
 struct Child {
   pid_t pid = 0;
-  std::optional<int> status;  // result of waitpid
+  std::optional<int> status = {};                    // of waitpid; empty until the process has ended
+  int stopped_by = 0;                                // the signal that has stopped it; 0 while it runs
+  std::optional<Clock::time_point> stopped_at = {};  // while it is stopped
+  bool is_reported = false;                          // as stopped
 };
 
 std::vector<std::string> rank_environment(int rank, int ranks, int port, const std::string& run_id,
@@ -149,7 +155,7 @@ class Launcher {
     try {
       for (int rank = 0; rank < ranks; ++rank) {
         const auto variables = rank_environment(rank, ranks, server_.port(), run_id_, secret_, threads);
-        children_.push_back({start(program, argv, variables, signals_), {}});
+        children_.push_back({.pid = start(program, argv, variables, signals_)});
       }
     } catch (...) {
       send(SIGKILL);
@@ -163,7 +169,9 @@ class Launcher {
       const int number = signals_.next(0.2);
       if (number == SIGINT || number == SIGTERM) forward_signal(number);
       if ((number == SIGUSR1 || number == SIGHUP) && requested_ == 0) forward_signal(SIGTERM);
+      if (number == SIGTSTP) suspend();
       reap();
+      if (!failure_) warn_of_stopped();
       if (deadline_ && Clock::now() > *deadline_) send(SIGKILL);
     }
     return exit_code_;
@@ -197,15 +205,38 @@ class Launcher {
     constexpr auto kSameRequest = std::chrono::seconds(1);
     if (number == requested_ && Clock::now() - requested_at_ < kSameRequest) return;
     send(requested_ == 0 ? number : SIGKILL);
+    send(SIGCONT);  // a stopped rank could not handle the signal
     if (requested_ == 0) requested_ = number, requested_at_ = Clock::now();
     if (number == SIGINT) exit_code_ = kInterrupted;
   }
 
+  // Stops the ranks and this process until the shell continues it. Ctrl-Z in a terminal reaches this process only,
+  // because the ranks are in process groups of their own.
+  void suspend() const {
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, SIGTSTP);
+    send(SIGSTOP);
+    raise(SIGTSTP);
+    pthread_sigmask(SIG_UNBLOCK, &own, nullptr);  // this process stops here
+    pthread_sigmask(SIG_BLOCK, &own, nullptr);
+    send(SIGCONT);
+  }
+
   void reap() {
     for (size_t rank = 0; rank < children_.size(); ++rank) {
+      Child& child = children_[rank];
       int status = 0;
-      if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
-      children_[rank].status = status;
+      if (child.status || waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != child.pid) continue;
+      if (WIFSTOPPED(status)) {
+        child.stopped_by = WSTOPSIG(status), child.stopped_at = Clock::now();
+        continue;
+      }
+      child.stopped_at.reset();
+      if (std::exchange(child.is_reported, false) && !WIFSIGNALED(status))
+        fmt::print(stderr, "warning: rank {} runs again\n", rank);
+      if (WIFCONTINUED(status)) continue;
+      child.status = status;
       // A rank that was interrupted directly, and not by the launcher, has informed the other ranks itself.
       const bool as_requested =
           (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted) ||
@@ -227,6 +258,54 @@ class Launcher {
       failure_->reported = !post_failure(store_, failure_->message) || reports_itself;
       board_->post_failure(failure_->message);  // most ranks look at the board only
       if (!options_.restart) report_failure();
+    }
+  }
+
+  bool is_watched(size_t rank) const {
+    const int position = board_->find(static_cast<int>(rank));
+    return position >= 0 && board_->is_watched(position);
+  }
+
+  bool any_rank_watches() const {
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      if (!children_[rank].status && !children_[rank].stopped_at && is_watched(rank)) return true;
+    }
+    return false;
+  }
+
+  // Where in the run a stopped rank is that no other rank watches.
+  std::string stage_of(size_t rank) const {
+    if (board_->find(static_cast<int>(rank)) < 0) return " before all are connected";
+    const bool any_has_ended = running() < std::ssize(children_);
+    return any_has_ended || !is_watched(rank) ? " after the last message between ranks" : ", and no other rank runs";
+  }
+
+  // Warns once of each rank that is stopped while no rank watches it. A watcher of a stopped rank ends the run with an
+  // error. Ranks in the same stage of the run share a warning.
+  void warn_of_stopped() {
+    constexpr auto kPatience = std::chrono::seconds(2);
+    const auto is_new = [](const Child& child) { return child.stopped_at && !child.is_reported; };
+    if (std::ranges::none_of(children_, [&](const Child& child) {
+          return is_new(child) && Clock::now() - *child.stopped_at >= kPatience;
+        })) {
+      return;
+    }
+    const bool any_watches = any_rank_watches();
+    std::map<std::string, std::vector<size_t>> unwatched;
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      if (is_new(children_[rank]) && (!any_watches || !is_watched(rank))) unwatched[stage_of(rank)].push_back(rank);
+    }
+    for (const auto& [stage, ranks] : unwatched) {
+      std::vector<std::string> names, pids;
+      for (const size_t rank : ranks) {
+        Child& child = children_[rank];
+        child.is_reported = true;
+        names.push_back(fmt::format("rank {} (process {}, by {})", rank, child.pid, signal_name(child.stopped_by)));
+        pids.push_back(fmt::format("{}", child.pid));
+      }
+      fmt::print(stderr,
+                 "warning: the run waits for {}{}: {}. Continue with `kill -CONT {}`, or end the run with Ctrl-C\n",
+                 counted(std::ssize(ranks), "stopped rank"), stage, join(names, ", "), join(pids, " "));
     }
   }
 

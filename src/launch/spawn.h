@@ -43,11 +43,12 @@ struct SpawnOptions {
 /// own: the process then has fewer cores than its parent, and all ranks of the machine have equally many.
 int cores_of_local_ranks(int local_ranks);
 
-/// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, and SIGUSR1 and
-/// SIGHUP as SIGTERM. A second SIGINT or SIGTERM kills them. Returns 0 if all exited with 0, and 130 after SIGINT.
-/// Otherwise returns the failed rank's exit code, or 1 if a signal killed it. Prints one message about which rank died
-/// and how, unless a rank has already reported or the ranks start again. The ranks must call die_with_parent()
-/// (launch/process.h), so that none outlives this process.
+/// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, SIGUSR1 and
+/// SIGHUP as SIGTERM, and Ctrl-Z (SIGTSTP). A second SIGINT or SIGTERM kills them. Returns 0 if all exited with 0, and
+/// 130 after SIGINT. Otherwise returns the failed rank's exit code, or 1 if a signal killed it. Prints one message
+/// about which rank died and how, unless a rank has already reported or the ranks start again, and a warning about a
+/// stopped rank that no rank watches. The ranks must call die_with_parent() (launch/process.h), so that none outlives
+/// this process.
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
 
 }  // namespace orthant

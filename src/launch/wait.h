@@ -1,8 +1,9 @@
-// A wait for other ranks with a time limit, which the user can see.
+// Waits for other ranks with a time limit.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -11,8 +12,26 @@
 
 namespace orthant {
 
-/// Measures a wait of at most timeout_s. After 2 s, is_over() reports the wait once on stderr, unless `awaited` is
-/// empty.
+/// Measures a wait without the times in which this process was suspended, because the other ranks were suspended with
+/// it. A longer gap than longest_gap_s between two calls of seconds() is a suspension.
+class RunningTime {
+ public:
+  explicit RunningTime(double longest_gap_s) : longest_gap_s_(longest_gap_s) {}
+
+  double seconds() {
+    const auto now = Clock::now();
+    seconds_ += std::min(seconds_between(std::exchange(last_, now), now), longest_gap_s_);
+    return seconds_;
+  }
+
+ private:
+  const double longest_gap_s_;
+  Clock::time_point last_ = Clock::now();
+  double seconds_ = 0;
+};
+
+/// A wait of at most timeout_s, which the user can see. After 2 s, is_over() reports the wait once on stderr, unless
+/// `awaited` is empty.
 class Wait {
  public:
   Wait(double timeout_s, std::string awaited) : timeout_s_(timeout_s), awaited_(std::move(awaited)) {}

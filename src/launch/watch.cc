@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <set>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -24,6 +26,23 @@ constexpr const char* kAllLeft = "all-left";  // exists once all have
 
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 
+// The different numbers in a text, in ascending order. Ignores all else.
+std::vector<int> numbers_in(const std::string& text) {
+  std::set<int> numbers;
+  for (const auto& word : split(text, ' ')) {
+    int number = 0;
+    if (std::from_chars(word.data(), word.data() + word.size(), number).ec == std::errc()) numbers.insert(number);
+  }
+  return {numbers.begin(), numbers.end()};
+}
+
+// The different numbers in some texts, as one text.
+std::string join_numbers(const std::vector<std::string>& texts) {
+  std::vector<std::string> different;
+  for (const int number : numbers_in(join(texts, " "))) different.push_back(fmt::format("{}", number));
+  return join(different, " ");
+}
+
 }  // namespace
 
 std::string last_activity(const HostBoard& board, int rank) {
@@ -41,14 +60,15 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
       board_(world_size == 1 ? nullptr : options_.board),
       position_(board_ ? board_->enter(store, rank, process_identity()) : 0) {
   if (world_size_ == 1) return;
-  call_roll({.store = store_.under("start"),
-             .rank = rank_,
-             .world_size = world_size_,
-             .timeout_s = timeout_s,
-             .check = [this] {
-               if (board_) board_->beat(position_);  // for ranks that still are in the Watch before this one
-               if (const auto posted = find_failure(record_)) throw CommError(*posted);
-             }});
+  const RollCall call{.store = store_.under("start"),
+                      .rank = rank_,
+                      .world_size = world_size_,
+                      .timeout_s = timeout_s,
+                      .check = [this] {
+                        if (board_) board_->beat(position_);  // for ranks still in the Watch before this one
+                        if (const auto posted = find_failure(record_)) throw CommError(*posted);
+                      }};
+  hosts_ = numbers_in(call_roll(call, board_ ? fmt::format("{}", board_->host()) : "", join_numbers));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -220,7 +240,7 @@ void Watch::ask_store() {
   const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
   if (!leader_) {
     leader_ = std::make_shared<HostLeader>(
-        record_, board_, rank_,
+        record_, board_, hosts_, rank_,
         HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
   }
   if (!board_) return handle(leader_->inquire(elapsed_s));  // the store of this process always answers

@@ -7,9 +7,10 @@
 // the board of its host, where the leader of every other host posts it too. If the leader ends its run, another rank
 // leads. Only after an operation of a rank has failed does its leader read the heartbeats of all hosts.
 //
-// Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, and leave() at most
-// three. A healthy run costs each host about 8 store requests a second, and each rank a constant amount of work. After
-// an operation of a rank has failed, its host reads H heartbeats every period.
+// Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, of which one reads
+// P numbers on rank 0, and leave() costs at most three. A healthy run costs each host about 8 store requests a second,
+// and each rank a constant amount of work. After an operation of a rank has failed, its host reads H heartbeats every
+// period.
 #pragma once
 
 #include <condition_variable>
@@ -118,7 +119,8 @@ class Watch {
   const int rank_, world_size_;
   const WatchOptions options_;
   const std::shared_ptr<HostBoard> board_;
-  const int position_;  // of this rank on the board
+  const int position_;      // of this rank on the board
+  std::vector<int> hosts_;  // numbers of all hosts of the run, in ascending order
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

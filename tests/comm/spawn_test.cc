@@ -225,6 +225,7 @@ TEST(Spawn, AStoppedRankIsNamed) {
   EXPECT_TRUE(
       says(program.output(), {"rank 1 has sent no heartbeat for", "is stopped", "last reported activity: step 3"}));
   EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
+  EXPECT_EQ(times(program.output(), "warning: "), 0) << program.output();
 }
 
 TEST(Spawn, ExitCodesAreHandedOn) {

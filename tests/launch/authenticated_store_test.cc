@@ -12,6 +12,7 @@
 #include "launch/c10d_store.h"
 #include "launch/host_board.h"
 #include "launch/launch.h"
+#include "launch/process.h"
 #include "launch/roll_call.h"
 #include "launch/run_claim.h"
 #include "launch/secret.h"
@@ -167,6 +168,53 @@ TEST(Stranger, WhoChangesValuesIsReported) {
   const auto failures = failures_under(kOurs, overwrite_values);
   EXPECT_EQ(failures.size(), 2u);
   for (const auto& failure : failures) EXPECT_TRUE(says(failure, {"without the secret of this run has changed"}));
+}
+
+// Adds 1 to each counter of the store, which are the values without a MAC. Returns the number of counters.
+int raise_counters(const Store& stranger) {
+  constexpr size_t kDigits = 64, kMacBytes = 32;
+  int count = 0;
+  for (const auto& name : stranger.handle().store->listKeys()) {
+    if (name.size() < kDigits || stranger.get(name, kSoon_s).size() >= kMacBytes) continue;
+    stranger.add(name, 1);
+    ++count;
+  }
+  return count;
+}
+
+// A host that does not exist would be silent, and end the run.
+TEST(Stranger, CannotAddAHost) {
+  const Store server = Store::serve(0, 5), stranger = Store::join("127.0.0.1", server.port(), 5);
+  std::vector<Store> stores;
+  std::vector<std::shared_ptr<HostBoard>> boards;
+  for (const int rank : {0, 1}) {
+    stores.push_back(claim_rank(server.clone(), rank_of(rank, kOurs), "seed = 7", 5));
+    boards.push_back(HostBoard::join(stores.back(), 2, fmt::format("host {}", rank)));
+    boards.back()->enter(stores.back(), rank, process_identity());
+    (void)raise_counters(stranger);
+  }
+  std::mutex mutex;
+  std::vector<std::string> failures;
+  const auto run = [&](size_t rank) {
+    Watch watch(stores[rank], "comm/0", static_cast<int>(rank), 2, 5,
+                {.period_s = 0.05,
+                 .beat_s = 0.05,
+                 .silence_s = 0.5,
+                 .board = boards[rank],
+                 .on_failure = [&](const std::string& message, bool) {
+                   const std::lock_guard lock(mutex);
+                   failures.push_back(message);
+                 }});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    watch.leave(false);
+  };
+  std::thread one(run, 1), zero(run, 0);
+  one.join(), zero.join();
+  EXPECT_EQ(failures, std::vector<std::string>{});
+  // The negative control: there are counters by now, which a stranger finds and raises.
+  stores[0].add("count", 1);
+  EXPECT_GE(raise_counters(stranger), 1);
+  EXPECT_EQ(stores[0].add("count", 0), 2);
 }
 
 TEST(Stranger, CannotClaimARank) {

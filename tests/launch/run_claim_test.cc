@@ -261,6 +261,18 @@ TEST_F(TorchrunClaim, AnotherSecret) {
   zero.join();
 }
 
+// Another run, whose rank 0 would replace the record.
+TEST_F(TorchrunClaim, RankZeroWithAnotherSecretChangesNothing) {
+  (void)refusal(store_, with_secret(kOurs, launch(0)));
+  const auto before = contents(store_);
+  EXPECT_TRUE(says(refusal(store_, with_secret(kAnother, launch(0))),
+                   {"rank 0: another run already uses", "it has another secret than this rank"}));
+  EXPECT_TRUE(says(refusal(store_, launch(0)), {"it has a secret, but this rank has none"}));
+  EXPECT_EQ(contents(store_), before);
+  EXPECT_TRUE(says(refusal(store_, with_secret(kOurs, launch(0))), {"rank 1 of 2 did not connect"}));
+  EXPECT_NE(contents(store_), before);  // the negative control: a restart of this run
+}
+
 TEST_F(TorchrunClaim, AnotherNumberOfHostsIsAnotherStart) {
   Launch four = launch(0);
   four.world_size = 4;

@@ -1,11 +1,15 @@
 """Tests of runs that stop because of a signal, or because a rank dies or no longer responds. A run that was asked to
 stop saves; if it is resumed, it equals an uninterrupted run to the bit. A run with a dead rank ends within STOP_S."""
+import contextlib
 import os
+import pathlib
+import re
 import shutil
 import signal
+import sys
 import time
 
-from orthant_process import STOP_S, ProcessTest, main, state_of, torchrun
+from orthant_process import ORTHANT, STOP_S, ProcessTest, main, state_of, torchrun
 
 class StopRequests(ProcessTest):
     def assert_resumes_as_if_nothing_had_happened(self, *keys):
@@ -191,6 +195,66 @@ class DeadRanks(ProcessTest):
         os.kill(running.ranks()[1], signal.SIGSTOP)
         message = self.assert_says(running.result(STOP_S), 1, "rank 1", "stopped", "step-0000")
         self.resume_command(message)
+
+    def test_rank_is_stopped_before_it_connects(self):
+        """The launcher names it within 5 s. With the negative control: a rank that is stopped for a short time only is
+        not named."""
+        for stopped_s in (0.5, 5):
+            with self.subTest(stopped_s):
+                running = self.start([ORTHANT, "train", "run.toml", "training.steps=2"])
+                pid = running.until(lambda: running.ranks().get(1), "rank 1")
+                os.kill(pid, signal.SIGSTOP)
+                warning = lambda: re.findall(r"warning: .*", running._text(1))
+                deadline = time.monotonic() + stopped_s
+                while time.monotonic() < deadline and not warning():
+                    time.sleep(0.02)
+                self.assertEqual(warning(), [] if stopped_s < 1 else [
+                    f"warning: the run waits for 1 stopped rank before all are connected: rank 1 (process {pid}, by "
+                    f"SIGSTOP). Continue with `kill -CONT {pid}`, or end the run with Ctrl-C"])
+                os.kill(pid, signal.SIGCONT)
+                result = running.result()
+                self.assertEqual((result.code, result.errors()), (0, []), result)
+
+
+class Suspension(ProcessTest):
+    """Ctrl-Z in a terminal, and later `fg`: the launcher and its ranks are suspended together, and the run goes on."""
+    SUSPENDED_S, KEYS = 1.5, ()
+    # Starts a command in a process group of its own, as a shell with job control does. A process group whose leader's
+    # parent is in another session ignores SIGTSTP.
+    SHELL = "import os, subprocess, sys; sys.exit(subprocess.Popen(sys.argv[1:], preexec_fn=os.setpgrp).wait())"
+
+    def kill(self, pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def test_suspended_run_goes_on(self):
+        running = self.start_training("checkpoint.interval=0", *self.KEYS,
+                                      command=[sys.executable, "-c", self.SHELL])
+        ranks = running.ranks()
+        launcher = int(pathlib.Path(f"/proc/{ranks[0]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        self.addCleanup(self.kill, launcher)
+        states = lambda: {state_of(pid) for pid in (launcher, *ranks.values())}
+        time.sleep(0.5)  # into the computation of the next step
+        os.killpg(launcher, signal.SIGTSTP)
+        running.until(lambda: states() == {"T"}, "suspension of all processes")
+        time.sleep(self.SUSPENDED_S)
+        steps = len(self.steps())
+        os.killpg(launcher, signal.SIGCONT)
+        running.until(lambda: len(self.steps()) > steps + 2, "next steps")
+        self.assertNotIn("T", states())
+        self.assertNotRegex(running._text(1), "error:|failed|heartbeat|not answered|stopped rank")
+        os.kill(launcher, signal.SIGINT)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (130, []), result)
+
+
+class LongSuspension(Suspension):
+    """The suspension is longer than a rank may be silent, and than it may wait for another one. At any time, one of
+    the two ranks waits for the other, which computes for a long time."""
+    SUSPENDED_S = 40
+    KEYS = ("run.timeout_s=30", "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=32",
+            "training.local_batch_size=32", "validation.freq=0", "model.hidden_size=256",
+            "model.intermediate_size=1024", "model.num_hidden_layers=8")
 
 
 if __name__ == "__main__":
