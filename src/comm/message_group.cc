@@ -46,7 +46,7 @@ class MessageGroup : public Group {
     ORTHANT_CHECK(number < kGroups, number);
   }
 
-  // Each body owns what it needs, because it may run after the call has returned.
+  // Each body owns its arguments, because it may run after the call has returned.
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
     return start(MessageKind::all_reduce, {tensor},
                  [memory = memory_of(tensor)](Peers peers) { return orthant::all_reduce(peers, memory); });
@@ -151,7 +151,8 @@ class MessageGroup : public Group {
 
   uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
 
-  // What NCCL would have a communicator for: single messages to a position, or from it, or all else in the group.
+  // The part of a group for which NCCL would have a communicator: single messages to a position (false), single
+  // messages from it (true), or all other operations.
   using Lane = std::pair<bool, int>;
   static constexpr Lane kWholeGroup = {false, -1};
 

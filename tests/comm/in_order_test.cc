@@ -19,7 +19,7 @@ void on_line_in_order(int n, bool in_order, const std::function<void(Comm&, int)
 // Returns whether the ranks wait for each other until the time limit.
 bool deadlocks(int n, bool in_order, const std::function<void(Comm&, int)>& fn) {
   try {
-    on_line_in_order(n, in_order, fn, 1);
+    on_line_in_order(n, in_order, fn, 0.5);
   } catch (const CommError&) {
     return true;
   }
