@@ -44,14 +44,14 @@ class MessageGroup : public Group {
     ORTHANT_CHECK(number < kGroups, number);
   }
 
-  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
+  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) override {
     return start(MessageKind::all_reduce, {tensor},
-                 [&](Peers peers) { return orthant::all_reduce(peers, memory_of(tensor)); });
+                 [&](Peers peers) { return orthant::all_reduce(peers, memory_of(tensor), maxima); });
   }
 
-  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override {
+  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) override {
     return start(MessageKind::all_reduce_by_tree, {tensor},
-                 [&](Peers peers) { return orthant::all_reduce_by_tree(peers, memory_of(tensor)); });
+                 [&](Peers peers) { return orthant::all_reduce_by_tree(peers, memory_of(tensor), maxima); });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
