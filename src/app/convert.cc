@@ -89,9 +89,7 @@ class Converter {
 // The dtype of the tensors if it is one and the same, else `otherwise`.
 std::string stored_dtype(const TensorSet& set, const std::string& otherwise) {
   std::set<Dtype> dtypes;
-  for (const SafetensorsFile& file : set.files()) {
-    for (const TensorInfo& tensor : file.tensors()) dtypes.insert(tensor.dtype);
-  }
+  for (const std::string& name : set.names()) dtypes.insert(set.entry(name).dtype);
   if (dtypes == std::set{Dtype::f32}) return "float32";
   if (dtypes == std::set{Dtype::f16}) return "float16";
   if (dtypes == std::set{Dtype::bf16}) return "bfloat16";

@@ -77,14 +77,26 @@ void write_content(const fs::path& directory, const CheckpointContent& content, 
   write_file(directory / kManifestFile, manifest_json(manifest));
 }
 
-// The manifest's safetensors files directly in the folder of `prefix`, whose file names start with it.
-std::vector<std::string> tensor_files(const fs::path& directory, const Manifest& manifest, std::string_view prefix) {
-  std::vector<std::string> paths;
-  for (const auto& [name, digest] : manifest.files) {
-    const bool deeper = name.find('/', prefix.size()) != std::string::npos;
-    if (name.starts_with(prefix) && name.ends_with(".safetensors") && !deeper) paths.push_back(directory / name);
+// True for a safetensors file directly in the folder of `prefix`, whose name starts with it.
+bool is_tensor_file(const std::string& name, std::string_view prefix) {
+  return name.starts_with(prefix) && name.ends_with(".safetensors") && name.find('/', prefix.size()) == name.npos;
+}
+
+// The tensors of these files. Manifests of version 1 list no tensors, so all files are opened.
+TensorSet tensors_in(const fs::path& directory, const Manifest& manifest, std::string_view prefix) {
+  if (manifest.tensors.empty()) {
+    std::vector<std::string> paths;
+    for (const auto& [name, digest] : manifest.files) {
+      if (is_tensor_file(name, prefix)) paths.push_back(directory / name);
+    }
+    return TensorSet(paths);
   }
-  return paths;
+  std::map<std::string, TensorEntry> entries;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (!is_tensor_file(tensor.file, prefix)) continue;
+    entries.emplace(name, TensorEntry{directory / tensor.file, tensor.dtype, tensor.shape});
+  }
+  return TensorSet(std::move(entries));
 }
 
 Manifest check_checkpoint(const fs::path& directory, ChecksummedFiles checksummed) {
@@ -102,8 +114,8 @@ LoadedCheckpoint load(const fs::path& directory, ChecksummedFiles checksummed) {
   }
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
   loaded.hf_config = read_hf_config(directory / "config.json");
-  loaded.weights = TensorSet(tensor_files(directory, manifest, "model"));
-  loaded.optimizer = TensorSet(tensor_files(directory, manifest, "orthant/optimizer"));
+  loaded.weights = tensors_in(directory, manifest, "model");
+  loaded.optimizer = tensors_in(directory, manifest, "orthant/optimizer");
   loaded.state_json = read_file(directory / kStateFile);
   loaded.config_toml = read_file(directory / kConfigFile);
   return loaded;

@@ -53,7 +53,8 @@ class NewCheckpoint {
   std::string directory_;
 };
 
-/// A checkpoint whose files have been checked. Tensors are views into mapped files.
+/// A checkpoint of which this process has checked its share of the files. Tensors are views into mapped files. An open
+/// file keeps its bytes, but no run may replace the checkpoint before all files that are needed are open.
 struct LoadedCheckpoint {
   std::string directory;
   int64_t step = 0;
@@ -64,9 +65,10 @@ struct LoadedCheckpoint {
   std::string config_toml;
 };
 
-/// Checks the sizes of all files and the checksums of some, then maps all. `directory` is step-NNNNNN or `latest`.
-/// Throws DataError with the damaged file, the expected and the found content, and the newest complete checkpoint in
-/// the same folder.
+/// Reads the manifest and checks files as check_files() does. A file of tensors is opened when one of its tensors is
+/// first used, so a process opens only those whose tensors it needs, and those that it checks. `directory` is
+/// step-NNNNNN or `latest`. Throws DataError with the damaged file, the expected and the found content, and the newest
+/// complete checkpoint in the same folder.
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,

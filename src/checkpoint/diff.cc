@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // One of the two directories.
 class SavedModel {
  public:
-  SavedModel(const std::string& directory, bool weights_only) : directory_(directory) {
+  SavedModel(const std::string& directory, bool weights_only) {
     if (fs::exists(fs::path(directory) / "orthant")) {
       LoadedCheckpoint loaded = open_checkpoint(directory, kNoFiles);
       manifest_ = read_manifest(loaded.directory);
@@ -56,31 +56,22 @@ class SavedModel {
     for (const auto& [name, set] : sets_) names.push_back(name);
     return names;
   }
+  const TensorEntry& entry(const std::string& name) const { return sets_.at(name)->entry(name); }
   TensorBytes tensor(const std::string& name) const { return sets_.at(name)->tensor(name); }
   bool states_hashes() const { return manifest_ && !manifest_->tensors.empty(); }
   const nlohmann::json& state() const { return state_; }
   const std::map<std::string, std::string>& settings() const { return settings_; }
 
   // The hash that the manifest states, else that of the bytes.
-  uint64_t hash(const TensorBytes& tensor) const {
-    if (!states_hashes()) {
-      const uint64_t xxh3 = tensor_xxh3(tensor.bytes);
-      forget(tensor.bytes);
-      return xxh3;
-    }
-    const auto stated = manifest_->tensors.find(tensor.name);
-    if (stated == manifest_->tensors.end() || stated->second.dtype != tensor.dtype ||
-        stated->second.shape != tensor.shape) {
-      throw DataError(
-          fmt::format("{}: tensor {} is not the one that the manifest lists; orthant checkpoint verify {} "
-                      "reports all damages",
-                      directory_, printable(tensor.name), directory_));
-    }
-    return stated->second.xxh3;
+  uint64_t hash(const std::string& name) const {
+    if (states_hashes()) return manifest_->tensors.at(name).xxh3;
+    const std::span<const std::byte> bytes = tensor(name).bytes;
+    const uint64_t xxh3 = tensor_xxh3(bytes);
+    forget(bytes);
+    return xxh3;
   }
 
  private:
-  std::string directory_;
   std::optional<Manifest> manifest_;
   TensorSet weights_, optimizer_;
   std::map<std::string, const TensorSet*> sets_;  // by tensor
@@ -96,14 +87,15 @@ void diff_tensors(const SavedModel& a, const SavedModel& b, int max_read, Checkp
   std::set_intersection(names_a.begin(), names_a.end(), names_b.begin(), names_b.end(), std::back_inserter(both));
   diff.num_tensors = static_cast<int64_t>(both.size());
   for (const std::string& name : both) {
-    const TensorBytes tensor_a = a.tensor(name), tensor_b = b.tensor(name);
-    if (tensor_a.dtype != tensor_b.dtype || tensor_a.shape != tensor_b.shape) {
-      diff.forms.push_back({name, tensor_a.dtype, tensor_b.dtype, tensor_a.shape, tensor_b.shape});
+    const TensorEntry &entry_a = a.entry(name), &entry_b = b.entry(name);
+    if (entry_a.dtype != entry_b.dtype || entry_a.shape != entry_b.shape) {
+      diff.forms.push_back({name, entry_a.dtype, entry_b.dtype, entry_a.shape, entry_b.shape});
       continue;
     }
-    if (a.hash(tensor_a) == b.hash(tensor_b)) continue;
-    diff.tensors.push_back({name, tensor_a.dtype, tensor_a.shape, {}});
+    if (a.hash(name) == b.hash(name)) continue;
+    diff.tensors.push_back({name, entry_a.dtype, entry_a.shape, {}});
     if (static_cast<int>(diff.tensors.size()) > max_read) continue;
+    const TensorBytes tensor_a = a.tensor(name), tensor_b = b.tensor(name);
     diff.tensors.back().elements = compare_elements(tensor_a.dtype, tensor_a.bytes, tensor_b.bytes);
     forget(tensor_a.bytes);
     forget(tensor_b.bytes);

@@ -50,16 +50,16 @@ Manifest read_manifest(const std::string& directory);
 /// digest of its content is another one.
 void check_size(const std::string& path, const FileDigest& expected);
 void check_digest(const std::string& path, const FileDigest& found, const FileDigest& expected);
-/// The files whose checksums a process compares: every `every`-th one from number `first` on; with every = 0 none.
-/// Ranks that read one checkpoint divide its files among them.
+/// The files whose sizes and checksums a process compares: every `every`-th one from number `first` on. Ranks that read
+/// one checkpoint divide its files among them. With every = 0, the process compares the sizes of all, but no checksums.
 struct ChecksummedFiles {
   int64_t first = 0, every = 1;
   bool include(int64_t number) const { return every > 0 && number % every == first; }
 };
 inline constexpr ChecksummedFiles kAllFiles, kNoFiles{0, 0};
 
-/// Compares the files with the manifest: first existence and size of all, then the checksums of some. Throws DataError
-/// with file, offset, and the expected and the found value.
+/// Compares files with the manifest: first their existence and sizes, then their checksums. Throws DataError with file,
+/// offset, and the expected and the found value.
 void check_files(const std::string& directory, const Manifest& manifest, ChecksummedFiles checksummed = kAllFiles);
 
 }  // namespace orthant

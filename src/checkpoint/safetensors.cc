@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "base/errors.h"
@@ -157,30 +158,41 @@ WrittenFile digest_safetensors(const SafetensorsFile& file) {
 
 TensorSet::TensorSet(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
-    const SafetensorsFile& file = files_.emplace_back(path);
+    SafetensorsFile file(path);
     for (const TensorInfo& tensor : file.tensors()) {
-      const auto [other, is_new] = index_.emplace(tensor.name, files_.size() - 1);
+      const auto [other, is_new] = entries_.emplace(tensor.name, TensorEntry{path, tensor.dtype, tensor.shape});
       if (!is_new) {
-        throw DataError(
-            fmt::format("{}: tensor {} is also in {}", path, printable(tensor.name), files_[other->second].path()));
+        throw DataError(fmt::format("{}: tensor {} is also in {}", path, printable(tensor.name), other->second.path));
       }
     }
+    files_.emplace(path, std::move(file));
   }
 }
 
 std::vector<std::string> TensorSet::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, file] : index_) names.push_back(name);
-  std::sort(names.begin(), names.end());
+  for (const auto& [name, entry] : entries_) names.push_back(name);
   return names;
 }
 
-TensorBytes TensorSet::tensor(const std::string& name) const {
-  const auto found = index_.find(name);
-  if (found != index_.end()) return files_[found->second].tensor(name);
-  std::string where = files_.empty() ? "no files" : files_.front().path();
-  if (files_.size() > 1) where += fmt::format(" and {} more files", files_.size() - 1);
+const TensorEntry& TensorSet::entry(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found != entries_.end()) return found->second;
+  std::set<std::string> paths;
+  for (const auto& [other, entry] : entries_) paths.insert(entry.path);
+  std::string where = paths.empty() ? "no files" : *paths.begin();
+  if (paths.size() > 1) where += fmt::format(" and {} more files", paths.size() - 1);
   throw DataError(fmt::format("{}: no tensor {}", where, printable(name)));
+}
+
+TensorBytes TensorSet::tensor(const std::string& name) const {
+  const TensorEntry& listed = entry(name);
+  const SafetensorsFile& file = files_.try_emplace(listed.path, listed.path).first->second;
+  TensorBytes tensor = file.tensor(name);
+  if (tensor.dtype == listed.dtype && tensor.shape == listed.shape) return tensor;
+  throw DataError(
+      fmt::format("{}: tensor {} is not the one that the manifest lists; orthant checkpoint verify reports all damages",
+                  listed.path, printable(name)));
 }
 
 }  // namespace orthant

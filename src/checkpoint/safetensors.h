@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mapped_file.h"
@@ -150,24 +151,34 @@ class SafetensorsFile {
 /// Reads all bytes of a file once, and returns what write_safetensors() returns for a file with these bytes.
 WrittenFile digest_safetensors(const SafetensorsFile& file);
 
-/// Several files read as one, by global tensor name, for example the shards of a model.
+/// The form of a tensor, and the file that holds it.
+struct TensorEntry {
+  std::string path;
+  Dtype dtype = Dtype::f32;
+  std::vector<int64_t> shape;
+};
+
+/// Several files read as one, by global tensor name, for example the shards of a model. For one thread at a time.
 class TensorSet {
  public:
   TensorSet() = default;
   /// Opens and checks all files. Throws DataError if one is damaged, or if a name is in two of them.
   explicit TensorSet(std::span<const std::string> paths);
+  /// The tensors that a manifest lists, by name. tensor() opens a file when it first needs one of its tensors.
+  explicit TensorSet(std::map<std::string, TensorEntry> entries) : entries_(std::move(entries)) {}
 
   /// All names, sorted.
   std::vector<std::string> names() const;
-  bool contains(const std::string& name) const { return index_.contains(name); }
-  /// As SafetensorsFile::tensor().
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+  /// Opens no file. Throws DataError if there is no such tensor.
+  const TensorEntry& entry(const std::string& name) const;
+  /// As SafetensorsFile::tensor(). Also throws DataError if the tensor's file is damaged or is not the listed one.
   TensorBytes tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const { return tensor(name).bytes; }
-  std::span<const SafetensorsFile> files() const { return files_; }
 
  private:
-  std::vector<SafetensorsFile> files_;
-  std::unordered_map<std::string, std::size_t> index_;  // index into files_, by name
+  std::map<std::string, TensorEntry> entries_;            // by name
+  mutable std::map<std::string, SafetensorsFile> files_;  // those opened so far, by path
 };
 
 }  // namespace orthant

@@ -103,12 +103,15 @@ class NcclGroup : public Group {
     }
   }
 
-  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
+  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) override {
+    ORTHANT_CHECK(maxima == 0, maxima);
     std::vector<at::Tensor> tensors{flat(on_device(tensor))};
     return enqueued(group_->allreduce(tensors));
   }
 
-  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override { return all_reduce(tensor); }
+  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) override {
+    return all_reduce(tensor, maxima);
+  }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {

@@ -94,12 +94,14 @@ class Summands {
     return std::exchange(arriving_[static_cast<size_t>(segment % kWindow)], {});
   }
 
-  void sum(int64_t segment, ConstBytes own, Bytes output) {
+  // The last `maxima` elements of the segment are not added (ordered_sum.h).
+  void sum(int64_t segment, ConstBytes own, Bytes output, int64_t maxima) {
     std::vector<const std::byte*> sources;
     for (int i = 0; i < peers_.size(); ++i) {
       sources.push_back(i == peers_.position() ? own.data() : slot(segment, i));
     }
-    ordered_sum(output.data(), sources, static_cast<int64_t>(own.size()) / peers_.element_bytes(), peers_.type());
+    const int64_t count = static_cast<int64_t>(own.size()) / peers_.element_bytes();
+    ordered_sum(output.data(), sources, count, peers_.type(), maxima);
   }
 
  private:
@@ -134,7 +136,10 @@ struct Receivers {
 //   to receivers:              send segment done of the own sum
 //   own chunk, segment step:   post its receives from all n-1 ranks
 //   others' chunks:            await the sends of segment done; send segment step to each owner
-Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vector<Chunk> chunks, Receivers receivers) {
+//
+// The last `maxima` elements of the input are not added (ordered_sum.h).
+Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vector<Chunk> chunks, Receivers receivers,
+                int64_t maxima = 0) {
   const int n = peers.size();
   const Chunk& own = at(chunks, peers.position());
   int64_t steps = 0;
@@ -145,6 +150,10 @@ Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vect
   const auto of_own_sum = [&](const Chunk& segment) {
     return Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum);
   };
+  const int64_t first_maximum = static_cast<int64_t>(input.size()) - maxima * peers.element_bytes();
+  const auto maxima_of = [&](const Chunk& segment) {
+    return std::clamp<int64_t>(segment.begin + segment.bytes - first_maximum, 0, segment.bytes) / peers.element_bytes();
+  };
   std::vector<std::vector<Posted>> sums(static_cast<size_t>(steps)), inputs(static_cast<size_t>(steps));
   for (int64_t step = 0; step < steps + kWindow; ++step) {
     const int64_t done = step - kWindow;
@@ -152,7 +161,7 @@ Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vect
       std::vector<Posted> arriving = summands.take(done);
       for (Posted& posted : arriving) co_await posted;
       const Chunk segment = own.segment(done);
-      summands.sum(done, segment.of(ConstBytes(input)), of_own_sum(segment));
+      summands.sum(done, segment.of(ConstBytes(input)), of_own_sum(segment), maxima_of(segment));
     }
     if (done >= kWindow) {
       for (Posted& posted : sums[static_cast<size_t>(done - kWindow)]) co_await posted;
@@ -188,14 +197,14 @@ Task sum_chunks(Peers peers, Bytes input, std::optional<Bytes> output, std::vect
 }
 
 // Both ranks send everything to each other and sum it: one round.
-Task sum_full_exchange(Peers peers, Bytes memory) {
+Task sum_full_exchange(Peers peers, Bytes memory, int64_t maxima) {
   Summands summands(peers, static_cast<int64_t>(memory.size()));
   summands.receive(0, {.bytes = static_cast<int64_t>(memory.size())});
   Posted sent = peers.send(peers.at(1), memory);
   std::vector<Posted> arriving = summands.take(0);
   for (Posted& posted : arriving) co_await posted;
   co_await sent;
-  summands.sum(0, memory, memory);
+  summands.sum(0, memory, memory, maxima);
 }
 
 Task gather_direct(Peers peers, Bytes output, std::vector<Chunk> shards) {
@@ -220,10 +229,10 @@ Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
 
 }  // namespace
 
-Task all_reduce(Peers peers, Bytes memory) {
+Task all_reduce(Peers peers, Bytes memory, int64_t maxima) {
   const auto bytes = static_cast<int64_t>(memory.size());
-  if (peers.size() == 2 && bytes <= kFullExchangeBytes) return sum_full_exchange(peers.in_one_round(), memory);
-  return sum_chunks(peers, memory, std::nullopt, even_chunks(peers, bytes), {Receivers::kAll});
+  if (peers.size() == 2 && bytes <= kFullExchangeBytes) return sum_full_exchange(peers.in_one_round(), memory, maxima);
+  return sum_chunks(peers, memory, std::nullopt, even_chunks(peers, bytes), {Receivers::kAll}, maxima);
 }
 
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {

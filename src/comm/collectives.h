@@ -33,10 +33,11 @@ using ConstBytes = std::span<const std::byte>;
 /// Example: 6 elements over 3 ranks; rank 1 owns elements 2 and 3. In round 1 it sends elements 0-1 to rank 0 and 4-5
 /// to rank 2, and receives 2-3 from both. It sums (rank 0 + rank 1) + rank 2. In round 2 it sends its sums of 2-3 to
 /// both ranks and receives theirs. It has sent 4 + 4 = 8 elements = 2 (2/3) 6.
-Task all_reduce(Peers peers, Bytes memory);
+/// The last `maxima` elements are not added: their result is the largest of the group (ordered_sum.h).
+Task all_reduce(Peers peers, Bytes memory, int64_t maxima = 0);
 /// The same sum, with the same bits, for few elements over many ranks (mesh/sum_tree.h). The dtype must be the one in
 /// which its sums are formed: not float16 or bfloat16.
-Task all_reduce_by_tree(Peers peers, Bytes memory);
+Task all_reduce_by_tree(Peers peers, Bytes memory, int64_t maxima = 0);
 /// `counts`: bytes of each position's chunk of `input`. Sends the input except this position's own chunk.
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts);
 /// `counts`: bytes of each position's shard of `output`. Sends the output except the next position's shard. Equal

@@ -122,18 +122,21 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   OpenGroup& group = open(axes, tensor.device());
   if (group.size() == 1) return {};
   return state_->start({&group, "all_reduce", bytes_of(tensor)}, bytes_of(CollectiveKind::all_reduce, tensor, group),
-                       [&](Group& g) { return g.all_reduce(tensor); });
+                       [&](Group& g) { return g.all_reduce(tensor, 0); });
 }
 
-Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes) {
-  const int n = group_size(axes);
-  if (tensor.is_cuda() || small_sum(n) == CollectiveKind::all_reduce) return all_reduce(tensor, axes);
+Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes, int64_t maxima) {
   check_sum(tensor);
-  ORTHANT_CHECK(at::toOpMathType(tensor.scalar_type()) == tensor.scalar_type(), c10::toString(tensor.scalar_type()));
-  OpenGroup& group = open(axes);
-  const CollectiveKind kind = CollectiveKind::all_reduce_by_tree;
-  return state_->start({&group, name_of(kind).data(), bytes_of(tensor)}, bytes_of(kind, tensor, group),
-                       [&](Group& g) { return g.all_reduce_by_tree(tensor); });
+  ORTHANT_CHECK(maxima == 0 || (tensor.is_cpu() && tensor.scalar_type() == at::kDouble), maxima);
+  OpenGroup& group = open(axes, tensor.device());
+  if (group.size() == 1) return {};
+  const CollectiveKind kind = tensor.is_cuda() ? CollectiveKind::all_reduce : small_sum(group.size());
+  const bool by_tree = kind == CollectiveKind::all_reduce_by_tree;
+  const at::ScalarType type = tensor.scalar_type();
+  ORTHANT_CHECK(!by_tree || at::toOpMathType(type) == type, c10::toString(type));
+  return state_->start({&group, name_of(kind).data(), bytes_of(tensor)}, bytes_of(kind, tensor, group), [&](Group& g) {
+    return by_tree ? g.all_reduce_by_tree(tensor, maxima) : g.all_reduce(tensor, maxima);
+  });
 }
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {

@@ -66,10 +66,11 @@ struct StartAfter {
 class Group {
  public:
   virtual ~Group() = default;
-  /// Sums over the group, in place; the results are bit-equal on all members.
-  virtual std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) = 0;
+  /// Sums over the group, in place; the results are bit-equal on all members. The last `maxima` elements are not added:
+  /// their result is the largest of the group. NCCL has no such operation: there, `maxima` must be 0.
+  virtual std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) = 0;
   /// The same sum of few elements over many members, each of which exchanges messages with few others.
-  virtual std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) = 0;
+  virtual std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) = 0;
   /// output = the sum over all members of this position's chunk of their input, in order of position.
   virtual std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                                   std::span<const int64_t> counts) = 0;

@@ -47,14 +47,17 @@ class MessageGroup : public Group {
   }
 
   // Each body owns its arguments, because it may run after the call has returned.
-  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
-    return start(MessageKind::all_reduce, {tensor},
-                 [memory = memory_of(tensor)](Peers peers) { return orthant::all_reduce(peers, memory); });
+  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) override {
+    return start(MessageKind::all_reduce, {tensor}, [memory = memory_of(tensor), maxima](Peers peers) {
+      return orthant::all_reduce(peers, memory, maxima);
+    });
   }
 
-  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor) override {
+  std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) override {
     return start(MessageKind::all_reduce_by_tree, {tensor},
-                 [memory = memory_of(tensor)](Peers peers) { return orthant::all_reduce_by_tree(peers, memory); });
+                 [memory = memory_of(tensor), maxima](Peers peers) {
+                   return orthant::all_reduce_by_tree(peers, memory, maxima);
+                 });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,

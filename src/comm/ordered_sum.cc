@@ -71,6 +71,16 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
   }
 }
 
+// output[i] = the largest of the sources' elements, for i from `begin` to `end` - 1.
+void take_largest(std::byte* output, std::span<const std::byte* const> sources, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    const auto element = [&](const std::byte* memory) { return reinterpret_cast<const double*>(memory)[i]; };
+    double largest = element(sources[0]);
+    for (const std::byte* source : sources.subspan(1)) largest = std::max(largest, element(source));
+    reinterpret_cast<double*>(output)[i] = largest;
+  }
+}
+
 using Sum = void (*)(std::byte* output, std::span<const std::byte* const> sources, int64_t count);
 
 // The function that sums this dtype; null if the dtype has no sum.
@@ -97,10 +107,13 @@ Sum sum_of(at::ScalarType type) {
 
 bool has_sum(at::ScalarType type) { return sum_of(type) != nullptr; }
 
-void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type) {
+void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type,
+                 int64_t maxima) {
   const Sum sum = sum_of(type);
   ORTHANT_CHECK(sum != nullptr, c10::toString(type));
-  sum(output, sources, count);
+  ORTHANT_CHECK(maxima == 0 || (type == at::kDouble && maxima <= count), c10::toString(type), maxima, count);
+  sum(output, sources, count - maxima);
+  take_largest(output, sources, count - maxima, count);
 }
 
 }  // namespace orthant

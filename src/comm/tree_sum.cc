@@ -28,12 +28,14 @@ class SubtreeSummands {
     return peers_.send(place_.parent, part(0, place_.subtree));
   }
   // Adds the own summand and those of the subtree to the sum of all positions before, in the place of the own one.
-  void add_all() const {
+  // The last `maxima` elements are not added (ordered_sum.h).
+  void add_all(int64_t maxima) const {
     std::vector<const std::byte*> sources;
     if (place_.previous >= 0) sources.push_back(staging_);
     sources.push_back(own_.data());
     for (int i = 1; i < place_.subtree; ++i) sources.push_back(part(i, 1).data());
-    ordered_sum(own_.data(), sources, static_cast<int64_t>(own_.size()) / peers_.element_bytes(), peers_.type());
+    const int64_t count = static_cast<int64_t>(own_.size()) / peers_.element_bytes();
+    ordered_sum(own_.data(), sources, count, peers_.type(), maxima);
   }
 
  private:
@@ -50,7 +52,7 @@ class SubtreeSummands {
 
 }  // namespace
 
-Task all_reduce_by_tree(Peers peers, Bytes memory) {
+Task all_reduce_by_tree(Peers peers, Bytes memory, int64_t maxima) {
   const TreeNeighbors place = tree_neighbors(peers.size(), peers.position());
   const SubtreeSummands summands(peers, place, memory);
   std::vector<Posted> arriving;
@@ -60,7 +62,7 @@ Task all_reduce_by_tree(Peers peers, Bytes memory) {
   if (place.parent >= 0) {
     co_await summands.send_to_parent();
   } else {
-    summands.add_all();
+    summands.add_all(maxima);
     if (place.next >= 0) co_await peers.send(place.next, memory);
   }
   if (place.source >= 0) co_await peers.receive(place.source, memory);

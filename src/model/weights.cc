@@ -180,11 +180,15 @@ std::vector<at::Tensor> Weights::owned_masters() const {
   return views;
 }
 
+// True if the memory of the shard's working values exists now.
+bool Weights::keeps_value(size_t parameter) const {
+  const int64_t begin = flat_.parameter_offsets[parameter], count = parameters_[parameter].shard_size();
+  return count > 0 && values_.is_allocated(values_.segment_of(begin, count));
+}
+
 void Weights::set(size_t parameter, const at::Tensor& shard) {
   const at::NoGradGuard no_grad;
-  const int64_t begin = flat_.parameter_offsets[parameter], count = shard.numel();
-  const bool is_there = count > 0 && values_.is_allocated(values_.segment_of(begin, count));
-  if (is_there) value(parameter).copy_(shard);
+  if (keeps_value(parameter)) value(parameter).copy_(shard);
   if (owned_values_.defined()) owned_value(parameter).copy_(owned_part_of_shard(shard, parameter));
   if (masters_.scalar_type() != working_dtype()) owned_master(parameter).copy_(owned_part_of_shard(shard, parameter));
 }

@@ -86,6 +86,8 @@ class Weights {
   std::vector<at::Tensor> owned_masters() const;
   /// Sets masters and working values from the parameter's shard.
   void set(size_t parameter, const at::Tensor& shard);
+  /// False if set() would copy nothing: the rank keeps no element of the parameter between the passes of a step.
+  bool keeps(size_t parameter) const { return keeps_value(parameter) || owned_.part(parameter).count > 0; }
 
   at::Tensor masters() const { return masters_; }
   /// The flat buffers, if the rank keeps all elements; LogicError otherwise.
@@ -117,6 +119,7 @@ class Weights {
  private:
   at::Tensor shard_in(const SegmentedBuffer& buffer, size_t parameter) const;
   at::Tensor part_of(const at::Tensor& owned, size_t parameter) const;
+  bool keeps_value(size_t parameter) const;
 
   std::vector<ParameterInfo> parameters_;
   FlatLayout flat_;

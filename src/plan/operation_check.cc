@@ -34,12 +34,6 @@ SortedOperations sort_operations(const std::vector<PlannedOperation>& list) {
   return sorted;
 }
 
-// "in 1B2 an all_reduce of 4.0 KiB"
-std::string describe_operation(const PlannedOperation& operation) {
-  const std::string bytes = operation.bytes < 0 ? "" : " of " + format_bytes(static_cast<double>(operation.bytes));
-  return fmt::format("{}{} in {}", operation.kind, bytes, to_string(operation.action));
-}
-
 std::string describe_or_none(const Operations& operations, size_t index) {
   return index < operations.size() ? describe_operation(*operations[index]) : "none";
 }
@@ -93,6 +87,7 @@ class OperationCheck {
                     [&](int rank, int next) { compare_collectives(axis.name, rank, next); });
     }
     if (mesh_.has(kPipeline)) check_messages();
+    if (found_.empty()) found_ = order_problems(mesh_, all_);
     found_.resize(std::min(found_.size(), kMostProblems));
     return found_;
   }
@@ -189,6 +184,11 @@ std::vector<std::pair<std::string, int64_t>> block_calls(const MicrobatchCosts& 
 }
 
 }  // namespace
+
+std::string describe_operation(const PlannedOperation& operation) {
+  const std::string bytes = operation.bytes < 0 ? "" : " of " + format_bytes(static_cast<double>(operation.bytes));
+  return fmt::format("{}{} in {}", operation.kind, bytes, to_string(operation.action));
+}
 
 std::vector<std::string> operation_problems(const Mesh& mesh, const OperationLists& all) {
   return OperationCheck(mesh, all).run();

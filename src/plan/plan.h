@@ -109,13 +109,14 @@ StepTime plan_step_time(const Config& config, const RunFacts& facts);
 /// ConfigError.
 void check_plan(const Config& config, const RunFacts& facts);
 
-/// Elements of the float64 vector that all ranks sum after each step: loss, stop signals, the squares of the gradients
-/// as ExactSum::numbers(), and the memory peak of every rank in bytes. Each rank fills only its own peak and leaves the
-/// others zero, so that the sum gathers them.
+/// Elements of the float64 vector that all ranks reduce after each step: loss, stop signals, the squares of the
+/// gradients as ExactSum::numbers(), and the memory peak in bytes. All are summed, except the last kMaxima: of the
+/// peaks, the largest is the result. The size does not depend on the number of ranks.
 struct StepSignals {
   static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kSquares = 3;
-  static constexpr int kFirstPeakBytes = kSquares + ExactSum::kNumbers;
-  static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }
+  static constexpr int kPeakBytes = kSquares + ExactSum::kNumbers;
+  static constexpr int64_t kMaxima = 1, kElements = kPeakBytes + kMaxima;
+  static constexpr auto kBytes = kElements * static_cast<int64_t>(sizeof(double));
 };
 
 }  // namespace orthant

@@ -172,12 +172,6 @@ class RowProfiles {
   std::map<Key, RowProfile> known_;
 };
 
-// Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
-int64_t statistics_bytes(const ParameterPlacement& plan) {
-  const int64_t numbers = StepSignals::elements(plan.mesh.size());
-  return numbers * static_cast<int64_t>(sizeof(double));
-}
-
 // Returns the temporary bytes after the row: of the sums over copies, and of an update. Sharded gradients may all be
 // summed at a time, others one bucket after the other.
 int64_t bytes_after_row(const ParameterPlacement& plan, const RankValues& rank) {
@@ -189,8 +183,7 @@ int64_t bytes_after_row(const ParameterPlacement& plan, const RankValues& rank) 
   return std::max(sums, std::ranges::max(rank.matrices->temporary_bytes) + rank.owned->state_on_device);
 }
 
-MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& rank, const RowBytes& row,
-                           int64_t statistics) {
+MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& rank, const RowBytes& row) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = rank.held->elements, owned = rank.owned->elements;
   int64_t unsharded = 0;  // elements of buckets that are not sharded with ZeRO stages 2 and 3
@@ -218,7 +211,7 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& ran
           .gradients = kept(plan.kept_gradients()) * master,
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
-          .working = std::max(row.peak.total(), after) - row.kept + tables + statistics,
+          .working = std::max(row.peak.total(), after) - row.kept + tables + StepSignals::kBytes,
           .peak = row.peak.total() >= after ? std::optional(row.at) : std::nullopt,
           .at_peak = row.peak,
           .host = row.host + on_host,
@@ -230,9 +223,8 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& ran
 std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
   std::vector<MemoryBytes> memory;
   const SharedFacts facts(plan);
-  const int64_t statistics = statistics_bytes(plan);
   RowProfiles rows(plan, facts);
-  for (const RankValues& rank : ranks) memory.push_back(memory_of_rank(plan, rank, rows.peak(rank), statistics));
+  for (const RankValues& rank : ranks) memory.push_back(memory_of_rank(plan, rank, rows.peak(rank)));
   return memory;
 }
 

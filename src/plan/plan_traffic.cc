@@ -235,7 +235,7 @@ void add_tied_gradients(CommunicationTable& table, const ParameterPlacement& pla
 // Adds the sum of the step's statistics. With post-validation they go from rank to rank to the last pipeline rank, and
 // the final values go back.
 void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, const std::vector<RankValues>& ranks) {
-  const std::string what = "loss, gradient norm, signals and peaks";
+  const std::string what = "loss, gradient norm, signals and peak memory";
   const Axes axes = statistics_axes(plan);
   if (const int group_size = plan.mesh.group_size(axes); group_size > 1) {
     CommunicationEntry& entry = table.entry(collective_entry(plan, what, small_sum(group_size), axes));
@@ -246,7 +246,7 @@ void add_statistics(CommunicationTable& table, const ParameterPlacement& plan, c
     }
   }
   if (!plan.post_validates()) return;
-  const int64_t bytes = StepSignals::elements(plan.mesh.size()) * static_cast<int64_t>(sizeof(double));
+  const int64_t bytes = StepSignals::kBytes;
   for (size_t at = 0; at < ranks.size(); ++at) {
     const bool first = ranks[at].pipeline_rank == 0;
     const bool last = ranks[at].pipeline_rank + 1 == plan.mesh.axis_size(kPipeline);

@@ -175,7 +175,7 @@ class OperationList {
 
   // The total of the previous step's statistics, which comes from the last pipeline rank.
   void add_total() {
-    const int64_t bytes = StepSignals::elements(plan_.mesh.size()) * static_cast<int64_t>(sizeof(double));
+    const int64_t bytes = StepSignals::kBytes;
     const int here = rank_.pipeline_rank;
     if (here + 1 < plan_.mesh.axis_size(kPipeline)) add_between("recv", here + 1, bytes);
     if (here > 0) add_between("send", here - 1, bytes);
@@ -188,7 +188,7 @@ class OperationList {
         if (elements(bucket) > 0) add_sum_over_copies();
     }
     add_tied_gradients();
-    const int64_t bytes = StepSignals::elements(plan_.mesh.size()) * static_cast<int64_t>(sizeof(double));
+    const int64_t bytes = StepSignals::kBytes;
     const Axes statistics = statistics_axes(plan_);
     add_collective(small_sum(plan_.mesh.group_size(statistics)), statistics, bytes);
     if (plan_.post_validates()) {

@@ -1,6 +1,6 @@
 // The operations between ranks that a rank starts in a step, in order, as the plan implies them, and a check that the
-// lists of all ranks match: each send has its receive, and the members of a group start the same collectives in the
-// same order. The order of collectives of different groups is not checked.
+// lists of all ranks match: each send has its receive, the members of a group start the same collectives in the same
+// order, and no ranks wait for each other in collectives of different groups.
 //
 // The lists contain messages between stages, gathers and reductions of buckets, collectives of a vocabulary that is
 // sharded over the pipeline, and what follows the row: copies of tied gradients, step statistics, gathers of weights.
@@ -8,7 +8,7 @@
 // in the same order; their kinds and numbers are checked for each microbatch.
 //
 // The cost does not grow with the ranks, but with the classes of ranks that have equal values (rank_values.h), except
-// for a look-up per rank and axis.
+// for a look-up per rank and group of axes.
 #pragma once
 
 #include <cstdint>
@@ -41,10 +41,17 @@ struct OperationLists {
   std::vector<std::vector<PlannedOperation>> lists;  // by class
 };
 
+/// "all_reduce of 4.0 KiB in 1B2"
+std::string describe_operation(const PlannedOperation& operation);
+
 /// Returns the problems of the lists, each with the rank, the Action, the group and the law, at most ten; empty if they
 /// match. Laws: every send has one receive with equal bytes, in the same order between any two ranks; the members of a
-/// group start the same collectives, with equal bytes, in the same order.
+/// group start the same collectives, with equal bytes, in the same order; and that of order_problems().
 std::vector<std::string> operation_problems(const Mesh& mesh, const OperationLists& all);
+/// Returns the cycles of ranks that would wait for each other forever if each rank completed a collective before it
+/// started the next one of its list, as over NCCL; at most one for each channel (Comm::channel()), because channels
+/// need no common order. Messages are not considered. The other laws of operation_problems() must hold.
+std::vector<std::string> order_problems(const Mesh& mesh, const OperationLists& all);
 /// The same for the collectives within blocks, of ranks with these values by class.
 std::vector<std::string> block_problems(const Mesh& mesh, const RankClasses& classes,
                                         const std::vector<RankValues>& ranks);

@@ -11,10 +11,9 @@
 namespace orthant {
 namespace {
 
-Moved statistics_bytes(const Sharding& plan, int ranks, int position) {
-  const int64_t elements = StepSignals::elements(plan.mesh.size());
+Moved statistics_bytes(int ranks, int position) {
   const auto element_bytes = static_cast<int64_t>(sizeof(double));
-  return element_bytes * elements_moved(small_sum(ranks), ranks, position, std::array{elements});
+  return element_bytes * elements_moved(small_sum(ranks), ranks, position, std::array{StepSignals::kElements});
 }
 
 DataShard from_its_first_sequence(DataShard shard) {
@@ -39,16 +38,15 @@ RankValues rank_values(const ParameterPlacement& plan, int rank) {
   const std::vector<int> positions = groups.of(rank);
   const int copy = plan.mesh.has(kReplica) ? plan.mesh.coord(rank, kReplica) : 0;
   auto held = std::make_shared<const ParameterShard>(plan, rank);
-  return {
-      .pipeline_rank = plan.pipeline_rank(rank),
-      .data_shard = from_its_first_sequence(plan.data_shard(rank)),
-      .statistics = statistics_bytes(plan, plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
-      .microbatches =
-          std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
-      .held = held,
-      .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
-      .matrices =
-          std::make_shared<const MatrixCosts>(matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
+  return {.pipeline_rank = plan.pipeline_rank(rank),
+          .data_shard = from_its_first_sequence(plan.data_shard(rank)),
+          .statistics = statistics_bytes(plan.mesh.group_size(statistics), plan.mesh.group_index(rank, statistics)),
+          .microbatches =
+              std::make_shared<const MicrobatchCostsBySize>(microbatch_costs(plan, rank, microbatch_sizes(plan))),
+          .held = held,
+          .owned = std::make_shared<const OwnedCosts>(owned_costs(plan, *held, groups, positions, copy)),
+          .matrices = std::make_shared<const MatrixCosts>(
+              matrix_costs(plan, owned_parts(plan, *held, groups, positions), rank))};
 }
 
 RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held) {
@@ -70,7 +68,7 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
     std::shared_ptr<const OwnedCosts>& owned = owned_known[{shard.get(), positions, copies.of(rank)}];
     if (!owned) owned = owned_values.share(owned_costs(plan, *shard, groups, positions, copies.of(rank)));
     const DataShard& data_shard = plan.data_shards[static_cast<size_t>(data.of(rank))];
-    const Moved sum_of_statistics = statistics_bytes(plan, statistics.size(), statistics.of(rank));
+    const Moved sum_of_statistics = statistics_bytes(statistics.size(), statistics.of(rank));
     const auto& costs = microbatches.of(rank);
     const auto& of_matrices = matrices.of(rank);
     const Key key = {

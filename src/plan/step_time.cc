@@ -82,12 +82,10 @@ double update_seconds(const ParameterPlacement& plan, const ParameterShard& held
 double statistics_seconds(const ParameterPlacement& plan) {
   Axes axes = all_axes(plan.mesh);
   if (plan.post_validates()) std::erase(axes, kPipeline);
-  const int64_t numbers = StepSignals::elements(plan.mesh.size());
   const CollectiveKind kind = small_sum(plan.mesh.group_size(axes));
-  const int64_t tensor = numbers * static_cast<int64_t>(sizeof(double));
   const Moved bytes = kind == CollectiveKind::all_reduce_by_tree
-                          ? Moved{tensor, tensor}
-                          : reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), 0);
+                          ? Moved{StepSignals::kBytes, StepSignals::kBytes}
+                          : reduction_bytes(plan.mesh, {{0, StepSignals::kElements}, {}, axes}, sizeof(double), 0);
   return collective_seconds(plan.mesh, *plan.facts.hardware, 0, kind, axes, 1, bytes);
 }
 

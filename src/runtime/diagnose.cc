@@ -111,11 +111,12 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
     place = 2 * parameters + static_cast<size_t>(stages) - 1 - i;
   }
 
-  const at::Tensor positions = at::zeros({comm_.mesh().size()}, at::kDouble);
-  double* all = positions.mutable_data_ptr<double>();
-  all[comm_.rank()] = static_cast<double>(place);
-  comm_.all_reduce_small(positions, all_axes(comm_.mesh())).wait();
-  found.first = std::min_element(all, all + comm_.mesh().size()) - all == comm_.rank();
+  // If several ranks have the lowest position, the lowest of them is the first.
+  const auto ranks = static_cast<size_t>(comm_.mesh().size());
+  const double own = -static_cast<double>(place * ranks + static_cast<size_t>(comm_.rank()));
+  const at::Tensor first = at::full({1}, own, at::kDouble);
+  comm_.all_reduce_small(first, all_axes(comm_.mesh()), 1).wait();
+  found.first = first.item<double>() == own;
   return found;
 }
 

@@ -1,9 +1,13 @@
 // Sends step statistics along the pipeline axis and back, and copies the state that a step changes.
 #include "runtime/post_validation.h"
 
-#include "runtime/stage_messages.h"
-
 #include <ATen/ATen.h>
+
+#include <array>
+
+#include "comm/ordered_sum.h"
+#include "plan/plan.h"
+#include "runtime/stage_messages.h"
 
 namespace orthant {
 
@@ -16,7 +20,10 @@ void StatisticsChain::accumulate(const at::Tensor& statistics) {
   if (own > 0) {
     const at::Tensor before = at::empty_like(statistics);
     comm_.recv(before, kOverPipeline, own - 1).wait();
-    statistics.add_(before);
+    const std::array sources{static_cast<const std::byte*>(before.const_data_ptr()),
+                             static_cast<const std::byte*>(statistics.const_data_ptr())};
+    ordered_sum(static_cast<std::byte*>(statistics.mutable_data_ptr()), sources, StepSignals::kElements, at::kDouble,
+                StepSignals::kMaxima);
   }
   if (!is_last_rank()) send(statistics, own + 1, to_next_);
 }

@@ -10,17 +10,18 @@
 
 namespace orthant {
 
-/// Sums step statistics (a float64 vector of n elements) along the pipeline axis, 8 n bytes to each neighbor. For each
-/// step, call accumulate() once, then receive_total() once with the same tensor. Messages use the group and tag of
+/// Reduces step statistics (StepSignals) along the pipeline axis, StepSignals::kBytes to each neighbor. For each step,
+/// call accumulate() once, then receive_total() once with the same tensor. Messages use the group and tag of
 /// StageMessages, so both ranks must call in the order of the Actions in their rows.
-/// Example: 3 ranks have 1, 2 and 3. After accumulate() they have 1, 3 and 6; after receive_total() all have 6.
+/// Example: 3 ranks have losses 1, 2 and 3. After accumulate() they have 1, 3 and 6; after receive_total() all have 6.
 class StatisticsChain {
  public:
   /// The Comm must outlive it.
   explicit StatisticsChain(Comm& comm) : comm_(comm) {}
   /// True on the last pipeline rank.
   bool is_last_rank() const;
-  /// Waits for the previous rank's sum, adds it to `statistics`, and starts the send to the next rank.
+  /// Waits for the previous rank's statistics, adds them to `statistics`, or takes their maxima, and starts the send to
+  /// the next rank.
   void accumulate(const at::Tensor& statistics);
   /// On the last rank `statistics` is the total already. Elsewhere it waits for the total and overwrites `statistics`.
   /// Then it starts the send to the previous rank.

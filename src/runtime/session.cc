@@ -99,11 +99,11 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
 }
 
 at::Tensor Session::initial_step_statistics(const Signals& signals) const {
-  const at::Tensor statistics = at::zeros({StepSignals::elements(comm_.mesh().size())}, at::kDouble);
+  const at::Tensor statistics = at::zeros({StepSignals::kElements}, at::kDouble);
   double* slots = statistics.mutable_data_ptr<double>();
   slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
   slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
-  slots[StepSignals::kFirstPeakBytes + comm_.rank()] = signals.peak_memory_bytes;
+  slots[StepSignals::kPeakBytes] = signals.peak_memory_bytes;
   return statistics;
 }
 
@@ -163,7 +163,7 @@ void Session::update_in_backward(int bucket) {
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
   Axes axes = all_axes(comm_.mesh());
   if (!along_pipeline) std::erase(axes, kPipeline);
-  if (comm_.group_size(axes) > 1) comm_.all_reduce_small(statistics, axes).wait();
+  if (comm_.group_size(axes) > 1) comm_.all_reduce_small(statistics, axes, StepSignals::kMaxima).wait();
 }
 
 void Session::read(const at::Tensor& statistics, StepResult& result) const {
@@ -171,7 +171,7 @@ void Session::read(const at::Tensor& statistics, StepResult& result) const {
   result.loss = numbers[StepSignals::kLoss];
   result.terminate = numbers[StepSignals::kTerminate] > 0;
   result.interrupt = numbers[StepSignals::kInterrupt] > 0;
-  result.peak_memory_bytes = std::ranges::max(numbers.subspan(StepSignals::kFirstPeakBytes));
+  result.peak_memory_bytes = numbers[StepSignals::kPeakBytes];
   ExactSum squares;
   squares.add(numbers.subspan<StepSignals::kSquares, ExactSum::kNumbers>());
   result.norm = std::sqrt(squares.value());

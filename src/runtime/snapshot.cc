@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/errors.h"
 #include "checkpoint/hf_directory.h"
@@ -54,16 +55,17 @@ void load_weights(const std::string& directory, Weights& weights) {
   const TensorSet set = open_hf_weights(directory);
   const HfFiles files(set, directory, *find_family(read_hf_config(directory).model.architecture), parameters);
   files.check_model();
-  std::vector<at::Tensor> shards;
+  std::map<size_t, at::Tensor> shards;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const at::Tensor whole = files.parameter(p);
-    if (!at::isfinite(whole).all().item<bool>()) {
+    if (!weights.keeps(p)) continue;
+    const at::Tensor shard = shard_of(parameters[p], files.parameter(p));
+    if (!at::isfinite(shard).all().item<bool>()) {
       throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint or another copy",
                                   directory, parameters[p].name));
     }
-    shards.push_back(shard_of(parameters[p], whole));
+    shards.emplace(p, shard);
   }
-  for (size_t p = 0; p < shards.size(); ++p) weights.set(p, shards[p]);
+  for (const auto& [p, shard] : shards) weights.set(p, shard);
 }
 
 void load_first_weights(const Plan& plan, Weights& weights) {
@@ -89,11 +91,12 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   files.check();
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
-  // All tensors are looked up, and may be refused, before the first is copied.
+  // All tensors of which the rank keeps elements are looked up, and may be refused, before the first is copied. Looking
+  // up opens their files, and no others.
   const auto optimizer_shard = [&](const std::string& prefix, const ParameterInfo& parameter) {
     return shard_of(parameter, stored(checkpoint.optimizer, prefix + parameter.global_name(), directory));
   };
-  std::vector<at::Tensor> masters;
+  std::map<size_t, at::Tensor> masters;  // by parameter
   struct StoredState {
     const Optimizer::State& tensor;
     size_t parameter;
@@ -102,14 +105,15 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   std::vector<StoredState> states;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
+    if (!weights.keeps(i)) continue;
     const auto value_shard = [&] { return shard_of(parameter, files.parameter(i)); };
-    masters.push_back(keeps_masters(weights) ? optimizer_shard(kMasterPrefix, parameter) : value_shard());
+    masters.emplace(i, keeps_masters(weights) ? optimizer_shard(kMasterPrefix, parameter) : value_shard());
     for (const Optimizer::State& tensor : session.optimizer().state()) {
-      if (!tensor.has(parameter)) continue;
+      if (!tensor.has(parameter) || weights.owned().part(i).count == 0) continue;
       states.push_back({tensor, i, optimizer_shard(tensor.name + ".", parameter)});
     }
   }
-  for (size_t i = 0; i < masters.size(); ++i) weights.set(i, masters[i]);
+  for (const auto& [parameter, shard] : masters) weights.set(parameter, shard);
   for (const auto& [tensor, parameter, shard] : states) {
     tensor.part(parameter).copy_(weights.owned_part_of_shard(shard, parameter));
   }

@@ -187,8 +187,8 @@ TEST(TensorChoices, AreSaidByThePlan) {
   for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "refused: ", "lower bound",
                            "bytes sent by a rank", "received"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
-  EXPECT_TRUE(says(text, {"[S(column), S(row)]", "S(axis) sharded over that axis",
-                          "loss, gradient norm, signals and peaks"}));
+  EXPECT_TRUE(says(
+      text, {"[S(column), S(row)]", "S(axis) sharded over that axis", "loss, gradient norm, signals and peak memory"}));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "checkpoint/checkpoint.h"
 
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor_hash.h"
@@ -109,6 +111,65 @@ TEST(Checkpoint, ReadsOnlyWhatTheManifestLists) {
   EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
 }
 
+// The files of tensors in the directory that this process has mapped.
+std::set<std::string> mapped_files(const std::string& directory) {
+  std::set<std::string> mapped;
+  std::istringstream maps(slurp("/proc/self/maps"));
+  for (std::string line; std::getline(maps, line);) {
+    const size_t begin = line.find(directory);
+    if (begin != std::string::npos && line.ends_with(".safetensors")) mapped.insert(line.substr(begin));
+  }
+  return mapped;
+}
+
+TEST(Checkpoint, OpensAFileWhenOneOfItsTensorsIsUsed) {
+  TempFolder dir;
+  Sample sample(1);
+  sample.weight_files = 2;
+  const std::string saved = save_checkpoint(dir.path(), 1, sample, 0), norm = "model.norm.weight";
+  const LoadedCheckpoint loaded = open_checkpoint(saved);
+  EXPECT_EQ(loaded.weights.names().size(), 2u);
+  EXPECT_EQ(loaded.weights.entry(norm).shape, (std::vector<int64_t>{8}));
+  EXPECT_EQ(mapped_files(dir.path()), std::set<std::string>{});
+  (void)loaded.weights.tensor(norm);
+  EXPECT_EQ(mapped_files(dir.path()), std::set<std::string>{loaded.weights.entry(norm).path});
+  // The control: a manifest of version 1 does not say which tensors are in a file, so that all are opened.
+  const std::string v1 = ORTHANT_SOURCE_DIR "/tests/checkpoint/fixtures/v1/step-000002";
+  const LoadedCheckpoint older = open_checkpoint(v1);
+  EXPECT_EQ(mapped_files(v1).size(), 2u);
+}
+
+// A file that was replaced by a sound one of equal size is found, if this process uses its tensors.
+TEST(Checkpoint, RefusesTensorsThatTheManifestDoesNotList) {
+  TempFolder dir;
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0), norm = "model.norm.weight";
+  Tensors other;
+  other.add("model.embed_tokens.weight", Dtype::f32, {8, 6}, 1);
+  other.add(norm, Dtype::f32, {8}, 2);
+  write_safetensors(saved + "/model.safetensors", other.views);
+  const LoadedCheckpoint loaded = open_checkpoint(saved, kNoFiles);
+  EXPECT_NO_THROW((void)loaded.weights.tensor(norm));
+  expect_pieces(message_of<DataError>([&] { (void)loaded.weights.tensor("model.embed_tokens.weight"); }),
+                {saved + "/model.safetensors", "not the one that the manifest lists"});
+}
+
+// Each process checks the sizes and checksums of its share of the files.
+TEST(Checkpoint, ProcessesDivideTheFiles) {
+  TempFolder dir;
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);
+  spill(saved + "/orthant/optimizer.safetensors", slurp(saved + "/orthant/optimizer.safetensors") + "x");
+  int failures = 0;
+  for (const int64_t rank : {0, 1, 2}) {
+    try {
+      open_checkpoint(saved, {rank, 3});
+    } catch (const DataError& error) {
+      ++failures;
+      expect_pieces(error.what(), {"/orthant/optimizer.safetensors: offset "});
+    }
+  }
+  EXPECT_EQ(failures, 1);
+}
+
 TEST(Checkpoint, KeepsTheNewest) {
   TempFolder dir;
   for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path(), step, Sample(step), 2);
@@ -134,9 +195,10 @@ TEST(Checkpoint, ReplacesTheSameStep) {
   TempFolder dir(true);
   save_checkpoint(dir.path(), 5, Sample(1), 1);
   const LoadedCheckpoint before = open_checkpoint(dir / "latest");
+  ASSERT_TRUE(Sample(1).holds(before));  // opens all files
   save_checkpoint(dir.path(), 5, Sample(2), 1);
   EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "step-000005")));
-  EXPECT_TRUE(Sample(1).holds(before)) << "an open one keeps its bytes";
+  EXPECT_TRUE(Sample(1).holds(before)) << "open files keep their bytes";
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000005"}));
 }
 

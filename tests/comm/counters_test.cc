@@ -68,7 +68,7 @@ TEST_P(Counters, MismatchWithTheMessagesIsLogicError) {
     OpenGroup& group = state->open(kOverData);
     at::Tensor tensor = at::ones({100});
     const auto count = [&](const Moved& bytes) {
-      state->start({&group, "all_reduce", 400}, bytes, [&](Group& g) { return g.all_reduce(tensor); }).wait();
+      state->start({&group, "all_reduce", 400}, bytes, [&](Group& g) { return g.all_reduce(tensor, 0); }).wait();
     };
     count({400, 400});
     EXPECT_THROW(count({396, 400}), LogicError);

@@ -79,7 +79,7 @@ class Mailbox : public Transport {
   std::set<int> neighbors_;
 };
 
-using Sum = Task (*)(Peers peers, Bytes memory);
+using Sum = Task (*)(Peers peers, Bytes memory, int64_t maxima);
 struct Counted {
   std::vector<at::Tensor> sums;
   int most_messages = 0, most_neighbors = 0;
@@ -102,7 +102,7 @@ Counted carry_out(Sum sum, std::vector<at::Tensor> tensors) {
     const Bytes memory{static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
     Engine& engine = *engines[static_cast<size_t>(rank)];
     jobs.push_back(engine.start(false, [&](Job& job) {
-      return sum(Peers(engine, job, ranks, rank, 1, {MessageKind::all_reduce, tensor.scalar_type()}), memory);
+      return sum(Peers(engine, job, ranks, rank, 1, {MessageKind::all_reduce, tensor.scalar_type()}), memory, 0);
     }));
   }
   for (bool done = false; !done;) {

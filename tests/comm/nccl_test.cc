@@ -76,7 +76,7 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
     const at::Tensor input = numbers(1, 100, type).to(gpu(0));
     const std::vector<int64_t> counts = {100};
     at::Tensor sum = input.clone(), part = at::empty_like(input), all = part.clone(), out = part.clone();
-    group->all_reduce(sum)->wait();
+    group->all_reduce(sum, 0)->wait();
     group->reduce_scatter(part, input, counts)->wait();
     group->all_gather(all, input, counts)->wait();
     group->all_to_all(out, input, counts, counts)->wait();
@@ -87,7 +87,7 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
   group->exchange({})->wait();
   group->barrier()->wait();
   // Negative control: not a tensor of this group's device.
-  EXPECT_THROW((void)group->all_reduce(at::ones({1})), LogicError);
+  EXPECT_THROW((void)group->all_reduce(at::ones({1}), 0), LogicError);
 }
 
 TEST(Nccl, OrderedSumsEqualGlooBitForBit) {

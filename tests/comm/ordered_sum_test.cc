@@ -94,6 +94,37 @@ TYPED_TEST(OrderedSum, IsThatOfAPlainLoop) {
   }
 }
 
+// Some maxima are negative, and each is that of another source.
+TEST(OrderedSum, TakesTheLargestOfTheLastElements) {
+  for (const int64_t count : {1, 4, 1025}) {
+    for (const int64_t maxima : {int64_t{1}, std::min<int64_t>(count, 3), count}) {
+      for (const int own : {-1, 0, 2}) {
+        std::vector<std::vector<double>> memory;
+        for (int place = 0; place < 4; ++place) memory.push_back(summand<double>(place, count));
+        std::vector<const std::byte*> sources;
+        for (int place = 0; place < 3; ++place) {
+          for (int64_t i = 0; i < count; ++i) memory[place][i] -= i % 3 == place ? 600.0 : 1300.0;
+          sources.push_back(reinterpret_cast<const std::byte*>(memory[place].data()));
+        }
+        const auto summands = std::vector(memory.begin(), memory.begin() + 3);
+        std::vector<double>& output = memory[static_cast<size_t>(own < 0 ? 3 : own)];
+        ordered_sum(reinterpret_cast<std::byte*>(output.data()), sources, count, at::kDouble, maxima);
+        for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+          const bool is_sum = static_cast<int64_t>(i) < count - maxima;
+          const double largest = std::max({summands[0][i], summands[1][i], summands[2][i]});
+          EXPECT_EQ(output[i], is_sum ? plain_sum(summands, i) : largest) << i << " of " << count << ", " << maxima;
+          EXPECT_NE(plain_sum(summands, i), largest);
+        }
+      }
+    }
+  }
+  double number = 1;
+  auto* memory = reinterpret_cast<std::byte*>(&number);
+  const std::byte* const sources[] = {memory, memory};
+  EXPECT_THROW(ordered_sum(memory, sources, 1, at::kDouble, 2), LogicError);
+  EXPECT_THROW(ordered_sum(memory, sources, 1, at::kLong, 1), LogicError);
+}
+
 TEST(OrderedSum, ListsWhatItSums) {
   int summed = 0;
   for (int type = 0; type < static_cast<int>(at::ScalarType::NumOptions); ++type) {

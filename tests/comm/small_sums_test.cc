@@ -84,6 +84,27 @@ TEST_P(SmallSums, HaveTheBitsOfTheDirectAlgorithm) {
       transport);
 }
 
+// The maxima end, or are, the chunk of the last rank, or reach into the chunk before it. At 2,100 elements, two ranks
+// also cut the tensor into chunks.
+TEST_P(SmallSums, TakeTheLargestOfTheLastElements) {
+  const auto [transport, n] = GetParam();
+  for (const auto& [size, maxima] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {25, 1}, {25, 5}, {2100, 300}}) {
+    const at::Tensor sum = left_to_right(up_to(n), size, at::kDouble), expected = sum.clone();
+    at::Tensor largest = summand(0, size, at::kDouble);
+    for (int rank = 1; rank < n; ++rank) largest = at::maximum(largest, summand(rank, size, at::kDouble));
+    expected.narrow(0, size - maxima, maxima).copy_(largest.narrow(0, size - maxima, maxima));
+    EXPECT_TRUE((sum != expected).narrow(0, size - maxima, maxima).all().item<bool>());
+    on_line(
+        n,
+        [&](Comm& comm, int rank) {
+          at::Tensor small = summand(rank, size, at::kDouble);
+          comm.all_reduce_small(small, kOverData, maxima).wait();
+          EXPECT_TRUE(same_bits(small, expected)) << size << ", rank " << rank;
+        },
+        transport);
+  }
+}
+
 // Negative control of the data: in the order of a binomial tree that adds on the way, the bits are others.
 TEST(SmallSumsControl, AnotherOrderIsOtherBits) {
   for (const int n : {9, 17, 70}) {
@@ -101,6 +122,7 @@ TEST(SmallSumsControl, AnotherOrderIsOtherBits) {
 TEST(SmallSums, RefuseDtypesWhoseSumsAreRounded) {
   on_line(9, [&](Comm& comm, int) {
     EXPECT_THROW((void)comm.all_reduce_small(at::ones({3}, at::kBFloat16), kOverData), LogicError);
+    EXPECT_THROW((void)comm.all_reduce_small(at::ones({3}, at::kFloat), kOverData, 1), LogicError);
     at::Tensor flags = at::zeros({3}, at::kBool);
     flags[1] = comm.rank() == 5;
     comm.all_reduce_small(flags, kOverData).wait();

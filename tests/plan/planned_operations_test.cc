@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
@@ -211,6 +212,38 @@ TEST(PlannedOperations, DeadlockAndUnequalBlocksAreFound) {
   const auto problems = block_problems(plan.mesh, RankClasses(labels), by_rank);
   ASSERT_FALSE(problems.empty());
   EXPECT_TRUE(says(problems.front(), {"microbatch 1 over ring", "rank 2", "1 sequence", "0 sequences"}));
+}
+
+// Bytes of the tensors that carry the step statistics: in the sum after the row, and along the pipeline with
+// post-validation.
+std::set<int64_t> statistics_bytes(const Plan& plan) {
+  const std::string group = plan.mesh.joined_name(statistics_axes(plan));
+  std::set<int64_t> bytes;
+  for (const auto& list : lists_of(plan).lists) {
+    for (const PlannedOperation& operation : list) {
+      const bool is_sum = operation.action.kind == ActionKind::STEP && operation.kind.starts_with("all_reduce") &&
+                          operation.group == group;
+      const bool is_passed_on = operation.action.kind == ActionKind::FINALIZE && operation.peer >= 0;
+      if (is_sum || is_passed_on) bytes.insert(operation.bytes);
+    }
+  }
+  return bytes;
+}
+
+TEST(PlannedOperations, OfStepStatisticsHaveTheSameBytesOnAnyNumberOfRanks) {
+  const std::string p = "parallelism.", pipeline = p + "pipeline_parallel_";
+  std::set<int64_t> bytes;
+  for (const int ranks : {16, 1024, 4096}) {
+    for (const char* validates_after : {"false", "true"}) {
+      const Plan plan = plan_of(
+          ranks, {pipeline + "degree=4", pipeline + "schedule=zb_h2", pipeline + "post_validation=" + validates_after,
+                  p + "tensor_parallel_degree=4", fmt::format("training.global_batch_size={}", ranks)});
+      const std::set<int64_t> own = statistics_bytes(plan);
+      EXPECT_EQ(own.size(), 1u);
+      bytes.insert(own.begin(), own.end());
+    }
+  }
+  EXPECT_EQ(bytes.size(), 1u) << fmt::format("{}", fmt::join(bytes, ", "));
 }
 
 TEST(PlannedOperations, OfThousandsOfRanksAreCheckedWithinASecond) {

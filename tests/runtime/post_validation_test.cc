@@ -89,6 +89,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     };
     const auto on_final_result = [&](const StepResult& result) {
       EXPECT_EQ(result.step, state.step + 1);
+      EXPECT_EQ(result.peak_memory_bytes, plan.mesh.size());
       state.step = result.step, state.tokens += result.tokens;
       course.results.push_back({result.loss, result.norm});
       if (result.is_finite() || run.skips) return;
@@ -99,7 +100,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
     const Traffic before = comm.total_traffic();
     try {
       for (int64_t step = state.step + 1; step <= run.steps; ++step) {
-        session.advance(step, {}, on_final_result);
+        session.advance(step, {.peak_memory_bytes = 1.0 + (rank + step) % plan.mesh.size()}, on_final_result);
         if (run.finalize_every > 0 && step % run.finalize_every == 0) session.finalize_pending_step(on_final_result);
       }
       session.finalize_pending_step(on_final_result);

@@ -68,11 +68,15 @@ TEST_P(RankCounts, ValidateAlike) {
   }
 }
 
-TEST(Signals, OfOneRankReachAll) {
+// 12 ranks reduce the statistics along a tree.
+class Signals : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ThreeAndTwelve, Signals, ::testing::Values(3, 12));
+
+TEST_P(Signals, OfOneRankReachAll) {
   const TinyRun run;
-  const Plan plan = run.plan(3);
-  std::vector<StepResult> results(3);
-  run_ranks(3, [&](const Rendezvous& rendezvous, int rank) {
+  const Plan plan = run.plan(GetParam());
+  std::vector<StepResult> results(static_cast<size_t>(GetParam()));
+  run_ranks(GetParam(), [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
