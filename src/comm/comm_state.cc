@@ -244,7 +244,8 @@ void CommState::set_activity(std::string activity) {
 }
 
 // The reason, such as a lost connection, may name the rank long before its missing heartbeats prove that it has failed.
-// So the first rank whose operation fails reports it, unless the cause is known soon.
+// So the first rank whose operation fails reports it, unless the cause is known soon. The others wait longer for that
+// report.
 std::string CommState::find_cause(const GroupCall& operation, const std::string& reason) {
   constexpr double kSoon_s = 0.4;
   fails_first_ = true;
@@ -258,7 +259,8 @@ std::string CommState::find_cause(const GroupCall& operation, const std::string&
     }
   } catch (const CommError&) {  // the process that served the store is gone, and the watch reports that
   }
-  return watch->wait_for_cause(patience_s());
+  constexpr double kReport_s = 3;  // in which the first rank reads the picture and reports
+  return watch->wait_for_cause(fails_first_ ? patience_s() : patience_s() + kReport_s);
 }
 
 void CommState::fail(const GroupCall& operation, const std::string& reason) {
