@@ -5,8 +5,9 @@ emulated hosts, and the choices of `orthant plan --search`. docs/plan-errors.md 
   build/orthant calibrate --write machine.toml
   python3 benchmarks/plan/own.py --hardware machine.toml [--json FILE] [--only layouts|hosts|searches] [--turns 1]
 
-"median" is that of a run's steps without the first two, then over the turns; all cases run once in each turn. "shortest"
-is the shortest of all these steps: on a machine that other programs use, medians say more about those programs. A
+"median" is that of a run's steps without the first two, then over the turns; all cases run once in each turn.
+"quartile" is the lower quartile of all these steps, and "shortest" the shortest: on a machine that other programs use,
+medians say more about those programs. With several turns, the last line counts the cases whose own runs differ. A
 search runs its five best layouts; "lost" says how much longer the step of its first choice takes than the shortest of
 the five. Other programs should not use the machine meanwhile. The emulated hosts require root (benchmarks/hosts); they
 share the cores of this machine, and the profile gets half of the cores for each of them and the rate of their link.
@@ -133,12 +134,13 @@ def compare(machine_, runs, group, cases, hosts):
     by_name = {name_of(*case): case for case in cases if machine_.a.filter in name_of(*case)}
     found = runs.take_turns(machine_.a.turns, by_name,
                             lambda name, _: machine_.run(by_name[name][0], keys_of(by_name[name][1]), hosts), group)
-    print_head(["case", "planned, s", "median, s", "error", "shortest, s", "error"])
-    errors = {"median": [], "shortest": []}
+    print_head(["case", "planned, s", "median, s", "error", "quartile, s", "error", "shortest, s", "error"])
+    errors = {"median": [], "quartile": [], "shortest": []}
     for name, (ranks, settings) in by_name.items():
         planned = machine_.plan(ranks, keys_of(settings), hosts)["step_seconds"]
-        measured = {"median": median_of(found[name])["step_s"],
-                    "shortest": min(step for run in found[name] for step in run["all"])}
+        steps = sorted(step for run in found[name] for step in run["all"])
+        measured = {"median": median_of(found[name])["step_s"], "quartile": steps[len(steps) // 4],
+                    "shortest": steps[0]}
         cells = [name, f"{planned:.3f}"]
         for kind, seconds in measured.items():
             errors[kind].append(abs(planned / seconds - 1))
@@ -148,6 +150,12 @@ def compare(machine_, runs, group, cases, hosts):
         within = sum(error <= 0.10 for error in found_errors)
         print(f"\n{kind} step: {within} of {len(found_errors)} within 10 %; median error "
               f"{100 * statistics.median(found_errors):.1f} %")
+    if machine_.a.turns > 1:
+        medians = [[run["step_s"] for run in found[name]] for name in by_name]
+        ratios = [max(steps) / min(steps) for steps in medians]
+        differ = sum(ratio > 1.1 for ratio in ratios)
+        print(f"\nmedian steps of the same case: {differ} of {len(ratios)} differ by more than 10 %; ratio in the median: "
+              f"{statistics.median(ratios):.2f}, at worst: {max(ratios):.2f}")
     print()
 
 

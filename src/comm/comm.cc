@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <exception>
 #include <numeric>
 
@@ -15,6 +14,7 @@
 #include "comm/message_group.h"
 #include "comm/ordered_sum.h"
 #include "comm/vector_math.h"
+#include "launch/process.h"
 #include "mesh/collective.h"
 
 namespace orthant {
@@ -63,8 +63,7 @@ std::vector<int64_t> counts_or_equal(Counts counts, int64_t total, int size) {
 }  // namespace
 
 bool in_order_by_environment() {
-  const char* text = std::getenv("ORTHANT_IN_ORDER");
-  const std::string_view value = text == nullptr ? "0" : text;
+  const std::string value = process_environment("ORTHANT_IN_ORDER").value_or("0");
   if (value != "0" && value != "1") {
     throw ConfigError(fmt::format("the environment variable ORTHANT_IN_ORDER = {} must be 0 or 1", value));
   }
