@@ -57,6 +57,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
                                   std::move(watching));
   try {
     engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
+    watches_engine_ = true;
   } catch (...) {
     watch->leave(false);  // its thread uses members that would be destroyed before it
     throw;
@@ -66,6 +67,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
 void CommState::close(bool unwinding) {
   if (!watch) return;
   const bool clean = !unwinding && finish();
+  watches_engine_ = false;
   engine->stop();
   watch->leave(clean);
   if (!clean) {

@@ -98,6 +98,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::string activity_;
   std::atomic<int64_t> progress_ = 0;  // number of changes of blocked_in_ and activity_
   std::optional<HangWatch> hangs_;
+  std::atomic<bool> watches_engine_ = false;  // the watch may use `engine`
   std::vector<RecordedOperation> recorded_;  // a ring: the next one replaces that at num_recorded_ % its size
   size_t num_recorded_ = 0;
   bool fails_first_ = false;  // no operation of another rank has failed before one of this rank

@@ -18,7 +18,11 @@ void CommState::watch_for_hangs(WatchOptions& watching) {
                       .status = [this] { return status(); },
                       .report = watching.on_warning};
   hangs_.emplace(mesh, rank, store_, std::move(looking));
-  watching.on_tick = [this](double elapsed_s) { hangs_->tick(elapsed_s); };
+  watching.on_tick = [this](double elapsed_s) {
+    hangs_->tick(elapsed_s);
+    // No operation reports the loss while this rank waits in a roll call or for a disk.
+    if (watches_engine_ && !engine->find_lost_peer().empty()) watch->suspect();
+  };
 }
 
 void CommState::warn(const std::string& warning) {

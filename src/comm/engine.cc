@@ -210,7 +210,7 @@ void Engine::wait(Job& job) {
     while (look(&job, options_.look_s), !job.done) {
       if (cancelled_) throw CommError("the wait was cancelled");
       const double left_s = options_.timeout_s - waited.seconds();
-      if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
+      if (const std::string lost = lost_peer(); !lost.empty()) throw CommError(lost);
       if (left_s < 0) {
         throw CommError(
             fmt::format("no progress from the peers within {} s; increase run.timeout_s if a rank may be "
@@ -242,6 +242,22 @@ bool Engine::drain(double timeout_s) {
 void Engine::nudge() {
   Turn turn(*this);
   look(nullptr, 0);
+}
+
+void Engine::on_lost(const std::string& reason) {
+  const std::lock_guard lock(lost_mutex_);
+  if (lost_.empty()) lost_ = reason;
+}
+
+std::string Engine::lost_peer() const {
+  const std::lock_guard lock(lost_mutex_);
+  return lost_;
+}
+
+std::string Engine::find_lost_peer() {
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock && turns_ == 0 && in_background_ == 0 && active_.empty())
+    transport_->progress();
+  return lost_peer();
 }
 
 std::shared_ptr<void> Engine::keep_advancing() {

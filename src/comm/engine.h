@@ -108,6 +108,11 @@ class Engine final : private MessageSink {
   bool drain(double timeout_s);
   /// Processes events that are ready now, without waiting.
   void nudge();
+  /// The reason why a peer cannot be reached any more. Empty while none is known to be lost. Any thread may call it.
+  std::string lost_peer() const;
+  /// The same, after processing events if nothing else does so at the moment: a transport may detect the loss only
+  /// then.
+  std::string find_lost_peer();
   /// Until the result is destroyed, the background thread advances messages although no job needs it. The engine must
   /// outlive the result.
   [[nodiscard]] std::shared_ptr<void> keep_advancing();
@@ -121,6 +126,7 @@ class Engine final : private MessageSink {
 
   void begin_after(const std::shared_ptr<Job>& job, const std::function<Task(Job&)>& body, const Jobs& predecessors);
   void on_ended(Message& message) override;
+  void on_lost(const std::string& reason) override;
   bool step();
   void finalize_jobs();
   void look(const Job* job, double quiet_s);
@@ -129,6 +135,9 @@ class Engine final : private MessageSink {
   void take_over();
   void hand_over();
   void run();
+
+  mutable std::mutex lost_mutex_;
+  std::string lost_;  // guarded by lost_mutex_
 
   std::mutex mutex_;  // guards all members below that are not atomic
   std::unique_ptr<Transport> transport_;

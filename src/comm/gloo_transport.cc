@@ -176,10 +176,6 @@ class GlooTransport : public Transport {
   int event_fd() const override { return event_fd_; }
   int num_connections() const override { return static_cast<int>(known_.size()); }
   bool flushed() override { return under_way_ == 0 && small_sends_ == 0; }
-  std::string lost() const override {
-    const std::lock_guard lock(mutex_);
-    return lost_;
-  }
 
   void send(Message& message) override {
     waiters_->reserve();
@@ -322,8 +318,8 @@ class GlooTransport : public Transport {
     } catch (const std::exception& failure) {
       error = brief(failure);
     }
+    if (!error.empty()) sink_.on_lost(fmt::format("the connection to rank {} is lost: {}", peer, error));
     const std::lock_guard lock(mutex_);
-    if (!error.empty() && lost_.empty()) lost_ = fmt::format("the connection to rank {} is lost: {}", peer, error);
     --small_sends_;
     wake();
   }
@@ -375,7 +371,6 @@ class GlooTransport : public Transport {
   bool closing_ = false;
   std::set<WorkPtr> in_progress_;
   std::vector<Message*> ended_;
-  std::string lost_;
   std::set<int> connected_;      // ranks with which a message has ended
   std::map<Key, int> unposted_;  // sends that threads of the pool post
   std::map<Key, std::deque<std::function<void()>>> queues_;

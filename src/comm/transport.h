@@ -35,10 +35,12 @@ struct Message {
 inline constexpr int kTagBits = 31;
 inline constexpr int kSignatureBits = 16;
 
-/// Receives the notifications of messages that have ended.
+/// Receives the notifications of a transport.
 class MessageSink {
  public:
   virtual void on_ended(Message& message) = 0;
+  /// A peer cannot be reached any more, so receives from it never end. May be called from any thread.
+  virtual void on_lost(const std::string& reason) = 0;
 
  protected:
   ~MessageSink() = default;
@@ -61,8 +63,6 @@ class Transport {
   virtual int event_fd() const = 0;
   /// Number of ranks to which this rank has opened a connection, which it does at the first message to one.
   virtual int num_connections() const = 0;
-  /// The peer that cannot be reached any more, and why; empty if none is known. Receives from it never end.
-  virtual std::string lost() const { return ""; }
   /// True once all sent messages have left this rank. When this holds on all ranks, the transport may be destroyed.
   virtual bool flushed() = 0;
 };

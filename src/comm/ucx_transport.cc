@@ -181,7 +181,6 @@ class UcxTransport : public Transport {
   }
 
   int num_connections() const override { return num_endpoints_; }
-  std::string lost() const override { return lost_; }
 
   bool flushed() override {
     return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->flushed(); });
@@ -224,7 +223,8 @@ class UcxTransport : public Transport {
     // Messages sent to the lost peer end with an error.
     params.err_handler.cb = [](void* user, ucp_ep_h, ucs_status_t why) {
       const Peer& gone = *static_cast<Peer*>(user);
-      gone.owner->lost_ = fmt::format("the connection to rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
+      const char* reason = ucx().ucs_status_string(why);
+      gone.owner->sink_.on_lost(fmt::format("the connection to rank {} is lost: {}", gone.rank, reason));
     };
     params.err_handler.arg = &peer;
     const ucs_status_t status = [&] {
@@ -255,7 +255,6 @@ class UcxTransport : public Transport {
   Events events_;
   std::vector<Peer> peers_;  // complete before the first endpoint is made, because UCX keeps pointers to its elements
   int num_endpoints_ = 0;
-  std::string lost_;
 };
 
 }  // namespace

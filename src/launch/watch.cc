@@ -151,8 +151,12 @@ bool Watch::abort(const std::string& message) {
 
 void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
 
-std::string Watch::wait_for_cause(double patience_s) {
+void Watch::suspect() {
   if (board_) board_->set_suspicious();
+}
+
+std::string Watch::wait_for_cause(double patience_s) {
+  suspect();
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
   return failure_ ? *failure_ : others();

@@ -91,8 +91,11 @@ class Watch {
   void abort_and_end(const std::string& message);
   /// The cause of the run's failure; empty while it has not failed.
   std::optional<std::string> failure() const;
-  /// Called after an operation failed: waits up to patience_s for the cause and returns it. Returns the activities of
-  /// the other ranks if it finds no cause.
+  /// Called after the connection to a rank is lost. Until the cause is known, a host without heartbeats fails after
+  /// suspicion_s instead of silence_s.
+  void suspect();
+  /// Called after an operation failed: calls suspect(), waits up to patience_s for the cause and returns it. Returns
+  /// the activities of the other ranks if it finds no cause.
   std::string wait_for_cause(double patience_s);
 
  private:

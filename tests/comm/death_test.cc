@@ -65,11 +65,12 @@ TEST(Death, DISABLED_Rank) {
   }
 }
 
-// hosts_test.py starts this test on two hosts. Rank 0 only receives, and has never sent to the rank that it waits for.
-TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
+// hosts_test.py starts the next two tests on two hosts. Rank 1 dies while rank 0 does `waits`.
+void wait_for_rank_that_dies(const std::function<void(Comm&)>& start, const std::function<void(Comm&)>& waits) {
   die_with_parent();
   const Launch launch = detect_launch(process_environment, parent_identity()).value();
   Comm comm(Mesh({{"data", 2}}), launch.rank, connect(launch), {.transport = setting("TRANSPORT")});
+  start(comm);
   if (launch.rank == 1) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     fmt::print("signal at {} s\n", now_s());
@@ -77,10 +78,21 @@ TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
     raise(SIGKILL);
   }
   try {
-    comm.broadcast(at::zeros({4}), kOverData, 1).wait();
+    waits(comm);
   } catch (const CommError& error) {
     end_with(comm, error);
   }
+}
+
+// Rank 0 only receives, and has never sent to the rank that it waits for.
+TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
+  wait_for_rank_that_dies([](Comm&) {}, [](Comm& comm) { comm.broadcast(at::zeros({4}), kOverData, 1).wait(); });
+}
+
+// No operation of rank 0 is in progress, so none can fail.
+TEST(Death, DISABLED_InARollCall) {
+  wait_for_rank_that_dies([](Comm& comm) { comm.all_reduce(at::zeros({4}), kOverData).wait(); },
+                          [](Comm& comm) { call_roll(comm.open_roll_call()); });
 }
 
 TEST(Death, DISABLED_Launcher) {

@@ -17,9 +17,11 @@
 namespace orthant::engine_test {
 namespace {
 
-// A receive completes at once with a message of 12 bytes of Float for a reduce, or never completes.
+// A receive completes at once with a message of 12 bytes of Float for a reduce, or never completes. Progress detects
+// that a peer is lost if `loses` is set.
 class Scripted : public Transport {
  public:
+  explicit Scripted(MessageSink& sink) : sink_(sink) {}
   ~Scripted() override { close(event_fd_); }
   std::string name() const override { return "scripted"; }
   void send(Message& message) override { message.ended = true; }
@@ -29,16 +31,20 @@ class Scripted : public Transport {
     message.signature = MessageSignature{MessageKind::reduce, at::kFloat}.packed();
     message.ended = true;
   }
-  bool progress() override { return always_moves; }
+  bool progress() override {
+    if (loses) sink_.on_lost("rank 1 is gone");
+    return always_moves;
+  }
   bool arm() override { return ++armed > 0; }  // called before a thread sleeps
   int event_fd() const override { return event_fd_; }
   bool flushed() override { return true; }
   int num_connections() const override { return 1; }
 
-  bool never_ends = false, always_moves = false;
+  bool never_ends = false, always_moves = false, loses = false;
   std::atomic<int> armed = 0;
 
  private:
+  MessageSink& sink_;
   const int event_fd_ = eventfd(0, EFD_CLOEXEC);
 };
 
@@ -51,8 +57,8 @@ Task receive(Engine& engine, MessageSignature signature, int64_t bytes) {
 // The error of waiting for one message.
 std::string error_of(
     MessageSignature signature, int64_t bytes, void (*tell)(Scripted&) = [](Scripted&) {}) {
-  const auto make = [&](MessageSink&) {
-    auto transport = std::make_unique<Scripted>();
+  const auto make = [&](MessageSink& sink) {
+    auto transport = std::make_unique<Scripted>(sink);
     tell(*transport);
     return transport;
   };
@@ -89,8 +95,8 @@ Relief relief_after_a_long_absence() {
   using std::chrono::milliseconds;
   constexpr double kAway_s = 0.02, kAtMost_s = 0.9;
   Scripted* transport = nullptr;
-  const auto make = [&](MessageSink&) {
-    auto made = std::make_unique<Scripted>();
+  const auto make = [&](MessageSink& sink) {
+    auto made = std::make_unique<Scripted>(sink);
     made->never_ends = true;
     transport = made.get();
     return made;
@@ -118,6 +124,23 @@ TEST(Engine, IsPatientAfterShortAbsencesAndNotAfterALongOne) {
   }
   EXPECT_TRUE(patient) << "it takes over as soon as after one";
   EXPECT_TRUE(in_time) << "it waits as long as before";
+}
+
+// The control: the transport of the first engine loses no peer.
+TEST(Engine, FindsALostPeerWhileNoMessageIsInProgress) {
+  const auto found = [](bool loses) {
+    Engine engine(
+        [&](MessageSink& sink) {
+          auto made = std::make_unique<Scripted>(sink);
+          made->loses = loses;
+          return made;
+        },
+        {});
+    EXPECT_EQ(engine.lost_peer(), "");
+    return engine.find_lost_peer();
+  };
+  EXPECT_EQ(found(false), "");
+  EXPECT_EQ(found(true), "rank 1 is gone");
 }
 
 }  // namespace

@@ -173,22 +173,29 @@ class Failure(HostsTest):
             with self.subTest(ranks_per_host=ranks_per_host, transport=transport):
                 self.kill_and_time(ranks_per_host, transport)
 
+    def check_rank_that_kills_itself(self, test, transport):
+        part = [f"--gtest_filter=Death.DISABLED_{test}", "--gtest_also_run_disabled_tests"]
+        running = self.on_hosts(2, 1, "env", f"TRANSPORT={transport}", BUILD / "tests/comm_tests", *part, grace=60)
+        errors = pathlib.Path(running.files[1].name)
+        while running.process.poll() is None and "error:" not in errors.read_text():
+            time.sleep(0.01)
+        known = time.monotonic()
+        result = running.result()
+        killed = float(re.search(r"signal at ([0-9.]+) s", result.out)[1])  # the same clock as `known`
+        self.assertLess(known - killed, KNOWN_S, result)
+        self.assertIn("rank 1", result.errors()[0])
+
     def test_killed_root_is_reported_before_first_broadcast(self):
         """A rank that only receives a broadcast detects the death of the root. It has never sent to the root, so it has
         no connection of its own that could break."""
-        tests = BUILD / "tests/comm_tests"
-        part = ["--gtest_filter=Death.DISABLED_RootOfTheFirstBroadcast", "--gtest_also_run_disabled_tests"]
         for transport in ("ucx", "gloo"):
             with self.subTest(transport=transport):
-                running = self.on_hosts(2, 1, "env", f"TRANSPORT={transport}", tests, *part, grace=60)
-                errors = pathlib.Path(running.files[1].name)
-                while running.process.poll() is None and "error:" not in errors.read_text():
-                    time.sleep(0.01)
-                known = time.monotonic()
-                result = running.result()
-                killed = float(re.search(r"signal at ([0-9.]+) s", result.out)[1])  # the same clock as `known`
-                self.assertLess(known - killed, KNOWN_S, result)
-                self.assertIn("rank 1", result.errors()[0])
+                self.check_rank_that_kills_itself("RootOfTheFirstBroadcast", transport)
+
+    def test_killed_rank_is_reported_in_roll_call(self):
+        """A rank that waits for the other hosts in a roll call has no operation in progress that could fail. It still
+        detects that a connection of UCX breaks."""
+        self.check_rank_that_kills_itself("InARollCall", "ucx")
 
 
 class LongFailure(Failure):
