@@ -3,9 +3,9 @@
 
 Every arrangement has the same model and the same tokens per step. The first is 1-D over all ranks: Megatron's, with
 unsharded activations between its products. Then come [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each with the
-papers' product (summa) and with ours (stationary). Two more are the choices of `orthant plan`: among all meshes, and
-among those that need at most the memory of [8, 8, 1]. The measured program is `orthant train` on the hosts of
-benchmarks/hosts, in float32 with one thread per rank.
+papers' product (summa) and with ours (stationary). The last is the choice of `orthant plan` for these hosts: it gets
+the profile this-cpu with four ranks per host and the links of --rate. The measured program is `orthant train` on the
+hosts of benchmarks/hosts, in float32 with one thread per rank.
 
 "step": the median over a run's steps without the first, then over the turns; all arrangements run once in each turn.
 "sent by a rank": the planned bytes; if they differ from the bytes that the run counts, there is no table. "on a host's
@@ -21,14 +21,15 @@ Requires root, as benchmarks/hosts does. Each arrangement takes about one minute
 import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, by_rank, largest_memory_bytes, machine,
-                    names_of, on_hosts, orthant_command, output_of, print_head, print_row, read_json_lines,
+from common import (ROOT, STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, by_rank, largest_memory_bytes,
+                    machine, names_of, on_hosts, orthant_command, output_of, print_head, print_row, read_json_lines,
                     write_corpus)
 
 HOSTS, RANKS_PER_HOST = 16, 4
@@ -41,13 +42,18 @@ def mesh(sizes, product):
             "tensor_parallel_mesh": ",".join(map(str, sizes))}
 
 
-CHOICE = {"tensor_parallel_kind": "auto", "tensor_parallel_degree": RANKS}
 ARRANGEMENTS = {
     "1d": {"tensor_parallel_kind": "1d", "tensor_parallel_degree": RANKS, "tensor_parallel_sequence": "false"},
     "881-summa": mesh((8, 8, 1), "summa"), "444-summa": mesh((4, 4, 4), "summa"),
     "881": mesh((8, 8, 1), "stationary"), "444": mesh((4, 4, 4), "stationary"),
-    "auto": CHOICE, "auto-881": CHOICE,  # auto-881: with at most the memory of 881
+    "auto": {"tensor_parallel_kind": "auto", "tensor_parallel_degree": RANKS},
 }
+
+
+def rate(text):
+    if not re.fullmatch(r"[1-9]\d*[kmg]bit", text):
+        raise argparse.ArgumentTypeError(f"{text} is not like 200mbit")
+    return text
 
 
 def arguments():
@@ -57,7 +63,7 @@ def arguments():
     add_json_argument(p)
     p.add_argument("--arrangements", type=names_of(ARRANGEMENTS),
                    default="881,444" if quick else ",".join(ARRANGEMENTS))
-    p.add_argument("--rate", default="200mbit", help="rate of the link of each host, in both directions")
+    p.add_argument("--rate", type=rate, default="200mbit", help="rate of the link of each host, in both directions")
     p.add_argument("--turns", type=int, default=1 if quick else 2,
                    help="number of runs of each arrangement; each run has one step more than the previous one")
     p.add_argument("--steps", type=int, default=3,
@@ -113,8 +119,20 @@ class Arrangement:
         return (last["link_bytes"] - first["link_bytes"]) / (last["steps"] - first["steps"])
 
 
-def parallel(name):
-    return {f"parallelism.{key}": value for key, value in ARRANGEMENTS[name].items()}
+def write_hardware(a, folder):
+    """Writes the profile of these hosts. Returns its path."""
+    number, unit = int(a.rate[:-4]), {"k": 1e3, "m": 1e6, "g": 1e9}[a.rate[-4]]
+    with open(os.path.join(ROOT, "src/hardware/profiles/this-cpu.toml")) as stream:
+        text = stream.read()
+    for pattern, value in ((r"^per_host = .*", f"per_host = {RANKS_PER_HOST}"),
+                           (r"(?<=^\[between_hosts\]\n)origin = .*\nbytes_per_s = .*",
+                            f'origin = "assumed: --rate {a.rate}"\nbytes_per_s = {number * unit / 8 / RANKS_PER_HOST}')):
+        text, count = re.subn(pattern, value, text, flags=re.MULTILINE)
+        assert count == 1, pattern
+    path = os.path.join(folder, "hosts.toml")
+    with open(path, "w") as stream:
+        stream.write(text)
+    return path
 
 
 def arrangements(a, corpus, folder):
@@ -125,21 +143,18 @@ def arrangements(a, corpus, folder):
             "model.num_attention_heads": RANKS, "model.num_key_value_heads": RANKS, "model.vocab_size": 512,
             "model.max_position_embeddings": a.seq_len, "training.seq_len": a.seq_len,
             "training.global_batch_size": a.sequences, "training.local_batch_size": a.sequences}
-    found = {}
-    for name in a.arrangements:
-        keys = {**base, **parallel(name)}
-        if name == "auto-881":
-            keys["run.memory_gib_per_rank"] = Arrangement(a, {**base, **parallel("881")}, folder).memory / 2**30
-        found[name] = Arrangement(a, keys, folder)
-    return found
+    base["run.hardware"] = write_hardware(a, folder)
+    return {name: Arrangement(a, {**base, **{f"parallelism.{key}": value for key, value in ARRANGEMENTS[name].items()}},
+                              folder) for name in a.arrangements}
 
 
 def title(name, arrangement):
     shape = "[{}, {}, {}]".format(*arrangement.mesh)
     if name == "1d":
         return f"1-D, {shape}", "stationary"
-    kind = {"auto": "the plan's choice, ", "auto-881": "the plan's choice within [8, 8, 1]'s memory, "}.get(name, "")
-    return kind + shape, arrangement.keys.get("parallelism.tensor_parallel_product", "stationary")
+    if name == "auto":
+        shape = "the plan's choice, " + shape
+    return shape, arrangement.keys.get("parallelism.tensor_parallel_product", "stationary")
 
 
 def print_table(a, found):

@@ -12,6 +12,7 @@
 
 #include "app/run_setup.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "report/metrics.h"
 
@@ -66,6 +67,8 @@ class Restarts {
     std::string newest;
     try {
       require_free_folder();
+      // All files of a checkpoint are read only after a start has failed, because that takes long.
+      if (!trained) step_back_from_damage();
       newest = checkpoint_to_resume(config_);
     } catch (const Error& error) {
       return refuse(error.what());
@@ -93,6 +96,15 @@ class Restarts {
   // Another run in the folder would be taken for this one: its checkpoints, and the steps in its metrics.
   void require_free_folder() const {
     if (fs::exists(config_.job.dump_folder)) lock_run_folder(config_);  // at once free again, for the ranks
+  }
+
+  void step_back_from_damage() const {
+    const std::string folder = config_.job.dump_folder + "/checkpoints";
+    if (!fs::exists(folder)) return;
+    if (const auto damage = replace_damaged_latest(folder)) {
+      fmt::print(stderr, "warning: the newest checkpoint is damaged, so the run goes on from an earlier one: {}\n",
+                 escape_for_terminal(*damage));
+    }
   }
 
   History history() const {

@@ -229,7 +229,7 @@ std::unique_ptr<Watch> watch_setup(const Rendezvous& rendezvous, const CommOptio
 // An addition to an error message if the ranks' store is unreachable; else empty.
 std::string describe_lost_store(const Rendezvous& rendezvous) {
   try {
-    rendezvous.store.has("abort/claim");
+    (void)has_failed(rendezvous.store);
     return "";
   } catch (const CommError&) {
     return " (rank 0 or the launcher, which serves the store, has died or cannot be reached)";
@@ -249,27 +249,29 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
   const Config& config = plan.config;
   const CommOptions comm_options_of_rank = comm_options(arguments, config, rendezvous.serves);
   std::unique_ptr<Watch> setup;
+  std::unique_ptr<FolderLock> folder_lock;
   std::optional<Comm> comm;
+  std::optional<TrainingData> data;
+  std::optional<Trainer> trainer;  // destroyed after a failure is reported: its destructor waits for a save in progress
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
     if (device_of(config).is_cuda()) use_expandable_segments();
     check_agreement(rendezvous, print_config(config), config.run.timeout_s);
     setup = watch_setup(rendezvous, comm_options_of_rank);
     const std::string resume_from = arguments.resume ? agree_on_checkpoint(plan, launch, rendezvous) : "";
-    const TrainingData data = open_training_data_together(config, rendezvous);
-    ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
+    data = open_training_data_together(config, rendezvous);
+    ORTHANT_CHECK(data->tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
     TrainerOptions options = trainer_options(arguments, plan, launch);
     options.resume_from = resume_from;
-    std::unique_ptr<FolderLock> folder_lock;
     if (rendezvous.rank == 0) folder_lock = lock_run_folder(config);
     check_agreement(rendezvous, schedule_line(plan), config.run.timeout_s);
     record_stop_signals(rendezvous.rank == 0);
     comm.emplace(plan.mesh, rendezvous.rank, rendezvous, comm_options_of_rank);
     g_all_connected = true;
     if (setup) setup->leave(true);
-    Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
+    trainer.emplace(plan, *data, *comm, options);  // writes nothing; returns when every rank has accepted the run
     if (rendezvous.rank == 0 && resume_from.empty()) archive_earlier_run(config);
-    const int code = trainer.run();
+    const int code = trainer->run();
     require_printed();
     return code;
   } catch (const std::exception& error) {

@@ -21,9 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStateFile = "orthant/state.json";
-constexpr const char* kConfigFile = "orthant/config.toml";
-
 // Adds the files of `content.write_extra_files`: those in the directory that are not in the manifest yet.
 void add_extra_files(const fs::path& directory, Manifest& manifest) {
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -101,17 +98,17 @@ TensorSet tensors_in(const fs::path& directory, const Manifest& manifest, std::s
 
 Manifest check_checkpoint(const fs::path& directory, ChecksummedFiles checksummed) {
   Manifest manifest = read_manifest(directory);
+  const std::string name = directory.filename();
+  if (name.starts_with("step-") && name != step_name(manifest.step)) {
+    throw DataError(fmt::format("{}: holds the checkpoint of step {}, so its name must be {}", directory.string(),
+                                manifest.step, step_name(manifest.step)));
+  }
   check_files(directory, manifest, checksummed);
   return manifest;
 }
 
 LoadedCheckpoint load(const fs::path& directory, ChecksummedFiles checksummed) {
   const Manifest manifest = check_checkpoint(directory, checksummed);
-  for (const char* name : {"config.json", kStateFile, kConfigFile}) {
-    if (!manifest.files.contains(name)) {
-      throw DataError(fmt::format("{}: does not list {}", (directory / kManifestFile).string(), name));
-    }
-  }
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
   loaded.hf_config = read_hf_config(directory / "config.json");
   loaded.weights = tensors_in(directory, manifest, "model");
@@ -205,6 +202,22 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles 
                                "{} away and resume again",
                                *complete, path.string())
                  : "its folder has no other complete checkpoint"));
+  }
+}
+
+std::optional<std::string> replace_damaged_latest(const std::string& checkpoints_dir) {
+  const auto latest = follow_latest(checkpoints_dir);
+  if (!latest) return std::nullopt;
+  try {
+    explained([&] { check_checkpoint(fs::canonical(*latest), kAllFiles); });
+    return std::nullopt;
+  } catch (const DataError& damage) {
+    std::string failures;
+    const auto complete = explained([&] { return newest_complete(checkpoints_dir, {}, failures); });
+    if (!complete) throw;
+    const Manifest manifest = read_manifest(*complete);
+    explained([&] { point_latest(checkpoints_dir, manifest.step); });
+    return damage.what();
   }
 }
 

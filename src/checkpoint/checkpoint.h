@@ -53,7 +53,8 @@ class NewCheckpoint {
   std::string directory_;
 };
 
-/// A checkpoint of which this process has checked its share of the files. Tensors are views into mapped files. An open
+/// An open checkpoint, of which this process has checked the files that were to be checked. Tensors are views into
+/// mapped files. An open
 /// file keeps its bytes, but no run may replace the checkpoint before all files that are needed are open.
 struct LoadedCheckpoint {
   std::string directory;
@@ -70,6 +71,10 @@ struct LoadedCheckpoint {
 /// step-NNNNNN or `latest`. Throws DataError with the damaged file, the expected and the found content, and the newest
 /// complete checkpoint in the same folder.
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
+
+/// Checks all files of the checkpoint that `latest` names. If it is damaged, makes `latest` name the newest complete
+/// one in the folder, and returns what is damaged. Throws DataError if none is complete.
+std::optional<std::string> replace_damaged_latest(const std::string& checkpoints_dir);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,
 /// even damaged, because open_checkpoint() then reports the damage; else the newest complete checkpoint. Throws

@@ -98,7 +98,9 @@ void OutputFile::write(std::span<const std::byte> bytes) {
     const std::size_t wanted = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
     const ssize_t written = ::write(descriptor_, bytes.data(), wanted);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path_, fmt::format("offset {}: cannot write {} bytes", offset_bytes_, wanted), errno);
+    // A file system that takes nothing, and gives no reason, is full.
+    if (written <= 0)
+      fail(path_, fmt::format("offset {}: cannot write {} bytes", offset_bytes_, wanted), written < 0 ? errno : ENOSPC);
     offset_bytes_ += written;
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }

@@ -168,7 +168,11 @@ Manifest read_manifest(const std::string& directory) {
   if (!fs::exists(path)) {
     throw DataError(fmt::format("{}: missing; {} is not a complete checkpoint of Orthant", path, directory));
   }
-  return parse_manifest(read_file(path), path);
+  Manifest manifest = parse_manifest(read_file(path), path);
+  for (const char* name : {"config.json", kStateFile, kConfigFile}) {
+    if (!manifest.files.contains(name)) throw DataError(fmt::format("{}: does not list {}", path, name));
+  }
+  return manifest;
 }
 
 void check_size(const std::string& path, const FileDigest& expected) {

@@ -15,6 +15,8 @@
 namespace orthant {
 
 inline constexpr const char* kManifestFile = "orthant/manifest.json";
+inline constexpr const char* kStateFile = "orthant/state.json";
+inline constexpr const char* kConfigFile = "orthant/config.toml";
 
 /// Entry of the manifest for a tensor. Its `xxh3` is the same for every layout that saved it; see tensor_hash.h.
 struct ManifestTensor {
@@ -44,11 +46,12 @@ struct NewerFormat : DataError {
 /// Reads a manifest of this or an earlier version. Throws DataError if the text is damaged or no manifest, or names a
 /// path outside the checkpoint. Throws NewerFormat if a later version of the program wrote it.
 Manifest parse_manifest(const std::string& text, const std::string& source);
-/// Reads the manifest of a checkpoint. Throws as parse_manifest() does, and DataError if the directory has none.
+/// Reads the manifest of a checkpoint. Throws as parse_manifest() does, and DataError if the directory has none or if
+/// the manifest lacks config.json, kStateFile or kConfigFile.
 Manifest read_manifest(const std::string& directory);
-/// Throws DataError with path, offset, and the expected and the found value if the file has another size, or if the
-/// digest of its content is another one.
+/// Throws DataError with the path and both sizes if the file has another size.
 void check_size(const std::string& path, const FileDigest& expected);
+/// Throws DataError with path, offset, and the expected and the found value if a checksum differs.
 void check_digest(const std::string& path, const FileDigest& found, const FileDigest& expected);
 /// The files whose sizes and checksums a process compares: every `every`-th one from number `first` on. Ranks that read
 /// one checkpoint divide its files among them. With every = 0, the process compares the sizes of all, but no checksums.

@@ -9,7 +9,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>

@@ -268,7 +268,7 @@ Work Comm::barrier(const Axes& axes) {
 
 std::shared_ptr<void> Comm::keep_advancing() { return state_->engine ? state_->engine->keep_advancing() : nullptr; }
 
-RollCall Comm::open_roll_call() { return state_->open_roll_call(); }
+RollCall Comm::open_roll_call(const std::string& awaited) { return state_->open_roll_call(awaited); }
 
 std::vector<StartedOperation> Comm::last_operations() const { return state_->last_operations(); }
 

@@ -185,7 +185,7 @@ class Comm {
                         std::function<void()> make);
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
-  /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 2), in order within a tag.
+  /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 3), in order within a tag.
   /// A send may not complete before its receive is posted. Therefore post both directions before waiting; on a GPU,
   /// post them as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
@@ -206,8 +206,9 @@ class Comm {
   [[nodiscard]] std::shared_ptr<void> keep_advancing();
   /// Opens the next roll call of all ranks at their store. It has no time limit and waits for no message. It may be
   /// called on another thread, one call at a time, and ends with CommError if the run fails. All ranks must open the
-  /// same number, in the same order.
-  RollCall open_roll_call();
+  /// same number, in the same order. Unless `awaited` is empty, ranks that are slow to reach the call are warned of:
+  /// "the run has waited 8 s for rank 3 of 8 to AWAITED".
+  RollCall open_roll_call(const std::string& awaited = "");
 
   /// The last operations that this rank has started, the oldest first. Operations over one rank are left out.
   std::vector<StartedOperation> last_operations() const;

@@ -110,11 +110,15 @@ bool CommState::finish() {
   return false;
 }
 
-RollCall CommState::open_roll_call() {
+RollCall CommState::open_roll_call(const std::string& awaited) {
   if (mesh.size() == 1) return {};
   constexpr double kNoLimit_s = 1e9;
   if (!roll_call_store_) roll_call_store_ = store_.clone();
-  return watch->roll_call(roll_call_store_.under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);
+  RollCall call = watch->roll_call(roll_call_store_.under(fmt::format("call/{}", roll_calls_++)), kNoLimit_s);
+  if (awaited.empty()) return call;
+  call.missed = awaited;
+  call.warn = [this](const std::string& warning) { warn(warning); };
+  return call;
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
@@ -155,7 +159,7 @@ std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::s
   } catch (const LogicError&) {
     throw;
   } catch (const std::exception& error) {
-    fail({&group, "opening the group"}, brief(error));
+    fail({&group, "opening the group"}, error);
   }
 }
 
@@ -167,11 +171,11 @@ void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   store.set(fmt::format("here/{}", group.position), "");
   for (int position = 0; position < group.size(); ++position) {
     while (!store.has(fmt::format("here/{}", position))) {
-      if (watch->failure()) fail({&group, "opening the group"}, "the run has failed");
+      if (watch->failure()) fail({&group, "opening the group"}, CommError("the run has failed"));
       if (seconds_since(start) > options_.timeout_s) {
         fail({&group, "opening the group"},
-             fmt::format("rank {} has not opened the group within {:g} s", group.ranks[static_cast<size_t>(position)],
-                         options_.timeout_s));
+             CommError(fmt::format("rank {} has not opened the group within {:g} s",
+                                   group.ranks[static_cast<size_t>(position)], options_.timeout_s)));
       }
       std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
       pause_s = std::min(0.02, pause_s * 1.5);
@@ -185,7 +189,7 @@ Work CommState::start(const GroupCall& operation, const Moved& bytes,
   try {
     work.pending_ = issue(*operation.group->group);
   } catch (const std::exception& error) {
-    fail(operation, brief(error));
+    fail(operation, error);
   }
   Traffic& counted = traffic[{operation.group->signature, operation.kind}];
   ++counted.calls;
@@ -223,7 +227,7 @@ void CommState::wait(Work& work) {
       waiting_ = nullptr;
     }
     keep(std::move(pending));
-    fail(work.operation_, brief(error));
+    fail(work.operation_, error);
   }
   set_waiting(nullptr);
   // The bytes counted must equal those of the messages.
@@ -256,7 +260,7 @@ std::string CommState::find_cause(const GroupCall& operation, const std::string&
   try {
     fails_first_ = store_.add("failed-operations", 1) == 1;
     if (fails_first_) {
-      warn(fmt::format("rank {}: {} failed: {}. The cause is searched for at most {:g} s", rank, describe(operation),
+      warn(fmt::format("rank {}: {} failed: {}. Looking for the cause, for at most {:g} s", rank, describe(operation),
                        reason, patience_s()));
     }
   } catch (const CommError&) {  // the process that served the store is gone, and the watch reports that
@@ -265,12 +269,13 @@ std::string CommState::find_cause(const GroupCall& operation, const std::string&
   return watch->wait_for_cause(fails_first_ ? patience_s() : patience_s() + kReport_s);
 }
 
-void CommState::fail(const GroupCall& operation, const std::string& reason) {
+void CommState::fail(const GroupCall& operation, const std::exception& error) {
+  const std::string reason = brief(error);
   std::string known = find_cause(operation, reason);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   if (const std::string seen = watch->failure() || !fails_first_ ? "" : picture(); !seen.empty()) known = seen;
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
-  const bool other_program = reason.find("the same program") != std::string::npos;
+  const bool other_program = dynamic_cast<const UnexpectedMessage*>(&error) != nullptr;
   const std::string message = fmt::format("rank {}: {} failed{}: {}{}", rank, describe(operation), during, cause,
                                           other_program ? describe_last_operations() : "");
   watch->abort(message);

@@ -44,7 +44,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);
   void set_activity(std::string activity);
-  RollCall open_roll_call();
+  RollCall open_roll_call(const std::string& awaited);
   std::vector<StartedOperation> last_operations() const;
 
   const Mesh mesh;
@@ -66,7 +66,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::string find_cause(const GroupCall& operation, const std::string& reason);
   std::string picture();
   std::string describe_last_operations() const;
-  [[noreturn]] void fail(const GroupCall& operation, const std::string& reason);
+  [[noreturn]] void fail(const GroupCall& operation, const std::exception& error);
   void cancel_wait();
   void on_failure(const std::string& message, bool must_report);
   /// How long a failed operation waits until the watch has found the cause, in seconds.

@@ -47,10 +47,10 @@ Posted::~Posted() {
 
 void Posted::await_resume() const {
   if (message_->signature != expected_signature_ || message_->bytes != expected_bytes_) {
-    throw CommError(fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
-                                message_->peer,
-                                describe(MessageSignature::unpack(message_->signature), message_->bytes),
-                                describe(MessageSignature::unpack(expected_signature_), expected_bytes_)));
+    throw UnexpectedMessage(
+        fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
+                    message_->peer, describe(MessageSignature::unpack(message_->signature), message_->bytes),
+                    describe(MessageSignature::unpack(expected_signature_), expected_bytes_)));
   }
   if (!message_->error.empty()) throw CommError(message_->error);
 }

@@ -65,6 +65,11 @@ class [[nodiscard]] Posted {
   std::unique_ptr<Message> message_;
 };
 
+/// Thrown for a message of another operation than expected.
+struct UnexpectedMessage : CommError {
+  using CommError::CommError;
+};
+
 struct EngineOptions {
   double timeout_s = 300;
   /// How long a waiting thread polls before it sleeps. If ranks share cores, it yields the core while it polls.
@@ -83,12 +88,12 @@ class Engine final : private MessageSink {
   ~Engine();
 
   const Transport& transport() const { return *transport_; }
-  /// As that of the transport, while messages are in progress.
+  /// Number of connections of the transport. It may be called while messages are in progress.
   int num_connections();
 
-  /// Starts the task that `body` makes, now or once all predecessors are done. It runs to its first wait. After a job,
-  /// `body` may run on any thread, while no message moves. An exception from `body`, or an error of a predecessor,
-  /// becomes the error of the new job.
+  /// Starts the task that `body` makes, now or once all predecessors are done. It runs to its first co_await. If there
+  /// are predecessors, `body` runs on the thread that completes the last of them, and no message advances meanwhile. An
+  /// exception from `body`, or an error of a predecessor, becomes the error of the new job.
   std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, const Jobs& predecessors = {});
   /// Post a message of a task. Only tasks may call these.
   Posted send(std::unique_ptr<Message> message);

@@ -111,8 +111,8 @@ class MessageGroup : public Group {
       parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
                        transfer.tensor.scalar_type(), memory_of(transfer.tensor)});
     }
-    const Lane lane = parts.size() == 1 ? Lane{parts[0].receive, parts[0].peer} : kWholeGroup;
-    return run(std::move(tensors), [this, parts](Job& job) { return exchange_all(job, parts); }, {}, lane);
+    const Communicator communicator = parts.size() == 1 ? Communicator{parts[0].receive, parts[0].peer} : kWholeGroup;
+    return run(std::move(tensors), [this, parts](Job& job) { return exchange_all(job, parts); }, {}, communicator);
   }
 
   std::unique_ptr<Pending> barrier() override {
@@ -156,17 +156,17 @@ class MessageGroup : public Group {
 
   // The part of a group for which NCCL would have a communicator: single messages to a position (false), single
   // messages from it (true), or all other operations.
-  using Lane = std::pair<bool, int>;
-  static constexpr Lane kWholeGroup = {false, -1};
+  using Communicator = std::pair<bool, int>;
+  static constexpr Communicator kWholeGroup = {false, -1};
 
   std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body,
-                               Jobs predecessors, const Lane& lane) {
+                               Jobs predecessors, const Communicator& communicator) {
     int64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
     const bool in_background = options_.is_channel || options_.in_order || bytes > kForegroundBytes;
     if (!options_.in_order)
       return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, predecessors));
-    std::shared_ptr<Job>& last = last_in_lane_[lane];
+    std::shared_ptr<Job>& last = last_of_[communicator];
     if (last) predecessors.push_back(last);
     last = engine_.start(in_background, body, predecessors);
     return std::make_unique<Underway>(engine_, std::move(tensors), last);
@@ -190,7 +190,7 @@ class MessageGroup : public Group {
   const uint32_t number_;
   const MessageGroupOptions options_;
   uint32_t next_ = 0;
-  std::map<Lane, std::shared_ptr<Job>> last_in_lane_;  // in order: the last operation posted
+  std::map<Communicator, std::shared_ptr<Job>> last_of_;  // in order: the last operation posted
 };
 
 }  // namespace

@@ -11,9 +11,9 @@ namespace orthant {
 struct MessageGroupOptions {
   /// Even small operations advance in the background while the rank computes.
   bool is_channel = false;
-  /// As NCCL with a communicator for the group and one for each direction between two of its ranks: an operation begins
-  /// when the one posted before it on the same communicator is done, and a message is not sent until the receiver has
-  /// posted it and received it.
+  /// Behaves as NCCL does with one communicator for the group and one for each direction between two of its ranks: an
+  /// operation begins when the one posted before it on the same communicator is done, and a send is done when the
+  /// receiver has received the message.
   bool in_order = false;
 };
 

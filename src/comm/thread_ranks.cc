@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "launch/watch.h"
+#include "launch/failure_record.h"
 
 namespace orthant {
 namespace {

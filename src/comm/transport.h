@@ -23,7 +23,7 @@ struct Message {
   uint32_t tag = 0;    // must equal the peer's; messages with one tag match in order; below 2^kTagBits
   uint32_t signature = 0;  // message_signature.h, below 2^kSignatureBits; a receive gets the sender's
   std::byte* data = nullptr;
-  /// Bytes to send. For a receive: the space; after the end, the bytes that the peer sent, maybe more than the space.
+  /// Bytes to send. For a receive: the size of `data`; once `ended`, that of the peer's message, which may be larger.
   int64_t bytes = 0;
 
   bool ended = false;
@@ -46,7 +46,8 @@ class MessageSink {
   ~MessageSink() = default;
 };
 
-/// One rank's transport, used by one thread at a time. A message may end while it is posted; the sink may then get no
+/// One rank's transport, used by one thread at a time. The first message with a peer may wait for its address, and
+/// throws CommError if that does not come. A message may end while it is posted; the sink may then get no
 /// notification. Messages between two ranks with one tag arrive in the order sent. A message larger than the receiver's
 /// space ends with an error, and so does a message to a lost peer. A transport destroyed with messages in progress may
 /// still write to their memory.

@@ -250,10 +250,11 @@ class UcxTransport : public Transport {
   MessageSink& sink_;
   const int rank_;
   const std::function<std::string(const std::string& key, int rank)> wait_for_value_;
+  // Complete before the first endpoint is made, because UCX keeps pointers to its elements. Outlives the workers.
+  std::vector<Peer> peers_;
   // The first is for ranks of this host. A second exists if ranks of other hosts need another context.
   std::vector<std::unique_ptr<Worker>> workers_;
   Events events_;
-  std::vector<Peer> peers_;  // complete before the first endpoint is made, because UCX keeps pointers to its elements
   int num_endpoints_ = 0;
 };
 

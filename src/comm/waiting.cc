@@ -228,10 +228,9 @@ class Picture {
                          number == 1 ? "waits" : "wait");
     };
     if (!roots.empty()) return fmt::format("{} for {}:", others(waiting), list_ranks(roots));
-    const std::string what = fmt::format(
-        "{} {} for messages that are on their way, so that a process or the network "
-        "stands still",
-        list_ranks(late), late.size() == 1 ? "waits" : "wait");
+    const std::string what =
+        fmt::format("{} {} for messages that other ranks have sent: a process or the network may be stalled",
+                    list_ranks(late), late.size() == 1 ? "waits" : "wait");
     if (waiting == late.size()) return what + ":";
     return fmt::format("{} for {}; {}:", others(waiting - late.size()), list_ranks(late), what);
   }
@@ -284,7 +283,7 @@ class Picture {
                          one ? "it has been" : "they have been",
                          first.activity.empty() ? "an unnamed activity" : first.activity);
     }
-    const std::string missing = state.missing.empty() ? "messages that are on their way,"
+    const std::string missing = state.missing.empty() ? "messages that other ranks have sent,"
                                                       : list_ranks({state.missing.begin(), state.missing.end()}) +
                                                             (state.same_missing ? "" : " of their groups");
     const std::string bytes =

@@ -83,7 +83,9 @@ void take_master(Launch& launch, const Family& family) {
 Launch from_torchrun(const Environment& environment) {
   const Family family(environment, "torchrun", environment("RANK") ? "RANK" : "WORLD_SIZE");
   const auto run_id = environment("TORCHELASTIC_RUN_ID");
-  Launch launch{.launcher = run_id == "orthant" ? "orthant" : run_id ? "torchrun" : "environment"};
+  // Either alone may come from elsewhere: a user's --rdzv-id, or the environment of a rank that starts torchrun.
+  const auto own_run_id = run_id == "orthant" ? environment(kRunId) : std::nullopt;
+  Launch launch{.launcher = own_run_id ? "orthant" : run_id ? "torchrun" : "environment"};
   launch.rank = family.number("RANK");
   launch.world_size = family.number("WORLD_SIZE");
   if (launch.world_size > 1) take_master(launch, family);
@@ -95,10 +97,10 @@ Launch from_torchrun(const Environment& environment) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
   if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True")
-    launch.store_kind = run_id == "orthant" ? StoreKind::kServedByLauncher : StoreKind::kServedByTorchrun;
+    launch.store_kind = own_run_id ? StoreKind::kServedByLauncher : StoreKind::kServedByTorchrun;
   // "none" is torchrun's default and equal for every run, so it identifies no run.
   if (run_id && run_id != "none") launch.run_id = fmt::format("torchrun {}", *run_id);
-  if (run_id == "orthant") launch.run_id = fmt::format("orthant {}", environment(kRunId).value_or(""));
+  if (own_run_id) launch.run_id = fmt::format("orthant {}", *own_run_id);
   if (environment("TORCHELASTIC_MAX_RESTARTS")) launch.max_restarts = family.number("TORCHELASTIC_MAX_RESTARTS");
   return launch;
 }

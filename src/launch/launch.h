@@ -1,6 +1,6 @@
-// Launch: rank, world size and rendezvous of this process, as its launcher states them in the environment. These
-// functions only read variables and the file of the secret, and start nothing, except write_error_file(). Costs do not
-// depend on the number of ranks, except that Slurm's host list is expanded in O(hosts).
+// Launch: rank, world size and rendezvous of this process, as its launcher states them in the environment. The
+// functions read environment variables and the file of the secret; only write_error_file() writes anything. Costs do
+// not depend on the number of ranks, except that Slurm's host list is expanded in O(hosts).
 #pragma once
 
 #include <functional>

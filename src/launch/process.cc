@@ -81,7 +81,10 @@ int pid_of(const std::string& identity) {
 ProcessState process_state(const std::string& identity) {
   const auto fields = split(identity, ' ');
   if (fields.size() != 3 || fields[0] != this_host() || fields[2] == "?") return ProcessState::elsewhere;
-  const auto stat = read_stat(std::atoi(fields[1].c_str()));
+  const int pid = std::atoi(fields[1].c_str());
+  const auto stat = read_stat(pid);
+  // Without a free descriptor, the state of a process that lives cannot be read.
+  if (!stat && !(kill(pid, 0) != 0 && errno == ESRCH)) return ProcessState::running;
   if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return ProcessState::gone;
   return stat->state == 'T' || stat->state == 't' ? ProcessState::stopped : ProcessState::running;
 }

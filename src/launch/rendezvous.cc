@@ -19,13 +19,13 @@
 #include "base/hash.h"
 #include "base/terminal_text.h"
 #include "launch/address.h"
+#include "launch/failure_record.h"
 #include "launch/owned_file.h"
 #include "launch/process.h"
 #include "launch/roll_call.h"
 #include "launch/run_claim.h"
 #include "launch/secret.h"
 #include "launch/wait.h"
-#include "launch/watch.h"
 
 namespace orthant {
 namespace {

@@ -1,5 +1,7 @@
 #include "launch/roll_call.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -15,43 +17,47 @@ namespace {
 constexpr const char* kArrived = "arrived";    // the number of ranks that have posted their texts
 constexpr const char* kComplete = "complete";  // exists once all have
 constexpr const char* kAnswer = "answer";      // a letter, and the answer or the clause about missing ranks
-constexpr size_t kMostKept = 1000;             // bytes of a text; the store of a long run must not keep longer ones
 constexpr char kFound = '+', kMissing = '-';
 
 std::string text_key(int rank) { return fmt::format("text/{}", rank); }
 
-// Waits for a key. Empty after timeout_s.
-std::optional<std::string> await(const RollCall& call, const std::string& key, double timeout_s) {
-  constexpr double kFirstPiece_s = 0.5, kLongestPiece_s = 8;
-  RunningTime running(2 * kLongestPiece_s);
-  for (double longest_s = kFirstPiece_s;; longest_s = std::min(2 * longest_s, kLongestPiece_s)) {
-    const double left_s = timeout_s - running.seconds(), piece_s = std::clamp(left_s, 0.001, longest_s);
-    const auto asked = Clock::now();
-    try {
-      return call.store.get(key, piece_s);
-    } catch (const ForgedValue&) {
-      throw;
-    } catch (const CommError&) {
-      if (call.check) call.check();
-      const bool waited = seconds_since(asked) >= piece_s;
-      if (waited && left_s > 0) continue;
-      const bool exists = call.store.has(key);  // throws if the store is gone
-      if (left_s <= 0 && !exists) return std::nullopt;
-    }
+std::vector<int> missing_ranks(const RollCall& call) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < call.world_size; ++rank) {
+    if (!call.store.has(text_key(rank))) missing.push_back(rank);
   }
+  return missing;
 }
 
-// "ranks 1, 2 of 3", for those that have not come. Of many, the first ones.
-std::string missing_ranks(const RollCall& call) {
+// "ranks 1, 2 of 3". Of many, the first ones.
+std::string text_of(const std::vector<int>& ranks, const RollCall& call) {
   constexpr size_t kMostNamed = 8;
-  std::vector<std::string> missing;
-  for (int rank = 0; rank < call.world_size; ++rank) {
-    if (!call.store.has(text_key(rank))) missing.push_back(fmt::format("{}", rank));
-  }
-  const size_t all = missing.size();
-  missing.resize(std::min(all, kMostNamed));
-  return fmt::format("{} {}{} of {}", all == 1 ? "rank" : "ranks", join(missing, ", "),
-                     all > kMostNamed ? fmt::format(" and {} others", all - kMostNamed) : "", call.world_size);
+  const size_t named = std::min(ranks.size(), kMostNamed);
+  return fmt::format("{} {}{} of {}", ranks.size() == 1 ? "rank" : "ranks",
+                     fmt::join(ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(named), ", "),
+                     ranks.size() > named ? fmt::format(" and {} others", ranks.size() - named) : "", call.world_size);
+}
+
+// Rank 0 warns of ranks that are missing, and rank 1 of rank 0, which may be missing or still compute the answer.
+void warn_of_slow_ranks(const RollCall& call, double waited_s) {
+  if (call.rank > 1 || (call.rank == 1 && call.store.has(text_key(0)) && !call.store.has(kComplete))) return;
+  const std::vector<int> missing = call.rank == 1 ? std::vector{0} : missing_ranks(call);
+  if (missing.empty() || call.store.has(kAnswer)) return;
+  call.warn(fmt::format("the run has waited {:.0f} s for {} to {}", waited_s, text_of(missing, call), call.missed));
+}
+
+std::optional<std::string> await(const RollCall& call, const std::string& key, double timeout_s) {
+  constexpr double kSlow_s = 7;  // the wait is repeated after 0.5, 1.5, 3.5 and 7.5 s
+  const auto start = Clock::now();
+  bool may_warn = call.warn != nullptr;
+  return await_key(call.store, key, {.timeout_s = timeout_s, .is_over = [&] {
+                                       if (call.check) call.check();
+                                       if (may_warn && seconds_since(start) > kSlow_s) {
+                                         may_warn = false;
+                                         warn_of_slow_ranks(call, seconds_since(start));
+                                       }
+                                       return false;
+                                     }});
 }
 
 [[noreturn]] void refuse(const RollCall& call, const std::string& ranks) {
@@ -84,15 +90,17 @@ std::string call_roll(const RollCall& call, const std::string& text,
     std::vector<std::string> keys;
     for (int rank = 0; rank < call.world_size; ++rank) keys.push_back(text_key(rank));
     const std::vector<std::string> texts = call.store.get_all(keys);
-    end_roll_call(call.store, summarize(texts));
-    for (size_t rank = 0; rank < texts.size(); ++rank) {
-      if (texts[rank].size() > kMostKept) call.store.remove(keys[rank]);
-    }
-    answer = call.store.get(kAnswer, kRankZeroFirst_s);
+    answer = call.store.set_if_new(kAnswer, kFound + summarize(texts));
   }
   if (!answer && call.rank != 0) refuse(call, fmt::format("rank 0 of {}", call.world_size));
-  if (!answer) answer = call.store.set_if_new(kAnswer, kMissing + missing_ranks(call));
+  if (!answer) {
+    const std::vector<int> missing = missing_ranks(call);  // empty if the last rank came meanwhile
+    const std::string who =
+        missing.empty() ? fmt::format("the last of {} ranks", call.world_size) : text_of(missing, call);
+    answer = call.store.set_if_new(kAnswer, kMissing + who);
+  }
   if (answer->starts_with(kMissing)) refuse(call, escape_for_terminal(answer->substr(1)));
+  call.store.remove(text_key(call.rank));  // no rank reads it any more, and the store of a long run must not grow
   return answer->substr(std::min<size_t>(1, answer->size()));
 }
 

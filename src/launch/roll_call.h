@@ -1,8 +1,9 @@
-// A roll call: all ranks of a run meet at their store, and each learns the same answer.
+// A roll call is a barrier over the store of a run: each rank posts a text, rank 0 may compute one answer from the
+// texts of all ranks, and every rank receives it.
 //
-// Growth with P ranks: four store requests per rank, and two more whenever a wait is repeated: after 0.5 s, then at
-// intervals that double up to 8 s. If rank 0 summarizes, it reads P texts with two more, and removes long ones with one
-// each. Only after a wait in vain does rank 0 ask for each rank, to name the missing ones.
+// Growth with P ranks: five store requests per rank, and two more whenever a wait is repeated: after 0.5 s, then at
+// intervals that double up to 8 s. If rank 0 summarizes, it reads P texts with two more. Only if the wait times out
+// does rank 0 ask for each rank, to name the missing ones.
 #pragma once
 
 #include <functional>
@@ -25,14 +26,16 @@ struct RollCall {
   double timeout_s = 0;
   /// Called whenever the wait is repeated. It throws if the run has failed meanwhile.
   std::function<void()> check;
-  /// Parts of the message "rank 3 of 8 did not connect within 60 s; start all ranks".
+  /// Parts of the error "rank 3 of 8 did not MISSED within 60 s; WAY OUT".
   std::string missed = "connect to the " + store.name();
   std::string way_out = "start all ranks, check that they reach this address, or increase run.timeout_s";
+  /// If set, called once with a warning that names the ranks for which the others have waited about 8 s.
+  std::function<void(const std::string& warning)> warn = {};
 };
 
-/// Posts this rank's text and returns the answer of the call once all ranks have posted theirs. The answer is what rank
-/// 0 computes from the texts of all ranks, in order of rank; empty if `summarize` is. All ranks must agree whether it
-/// is. Throws MissingRanks after timeout_s.
+/// Posts this rank's text and returns the answer of the call once all ranks have posted theirs. The answer is what
+/// summarize() returns on rank 0 for the texts of all ranks, in order of rank. Either all ranks give `summarize` or
+/// none does; without it, the answer is empty. Throws MissingRanks after timeout_s.
 std::string call_roll(const RollCall& call, const std::string& text = "",
                       const std::function<std::string(const std::vector<std::string>& texts)>& summarize = nullptr);
 

@@ -15,11 +15,11 @@
 #include "base/terminal_text.h"
 #include "base/text.h"
 #include "launch/address.h"
+#include "launch/failure_record.h"
 #include "launch/process.h"
 #include "launch/rendezvous.h"
 #include "launch/secret.h"
 #include "launch/wait.h"
-#include "launch/watch.h"
 
 namespace orthant {
 namespace {
@@ -68,16 +68,6 @@ RunRecord publish_record(const Store& store, const Launch& launch, const std::st
   return record;
 }
 
-// Returns the record that rank 0 publishes, or nothing after timeout_s. Throws CommError if the store is gone.
-std::optional<std::string> await_record(const Store& store, double timeout_s) {
-  try {
-    return store.get(kRecordKey, timeout_s);
-  } catch (const CommError&) {
-    if (!store.has(kRecordKey)) return std::nullopt;
-    return store.get(kRecordKey, kExists_s);
-  }
-}
-
 // The keys of the run with this record. A launcher that posts the failure of a rank has the run id and the secret, but
 // not the nonce. Elsewhere the secret may serve several runs, so each derives its own: no run accepts values of
 // another.
@@ -100,19 +90,18 @@ Store keys_without_record(const Store& run_store, const Launch& launch) {
 }
 
 RunRecord read_record(const Store& store, const Launch& launch, double timeout_s) {
-  constexpr double kPiece_s = 2;  // a failure is looked for after each piece of the wait; the first one also reports it
   const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, store.name());
-  std::optional<std::string> text;
-  for (double left_s = timeout_s; !(text = await_record(store, std::min(kPiece_s, left_s))); left_s -= kPiece_s) {
+  Wait wait(timeout_s, launch.rank == 1 ? awaited : "");
+  const auto is_over = [&] {
     if (has_failed(keys_without_record(store, launch))) throw PeerFailed();
-    if (left_s <= kPiece_s) {
-      end_waiting(store, launch,
-                  fmt::format("rank {}: waited {:g} s for {}; if another program uses that port, choose another "
-                              "MASTER_PORT (the same for all ranks)",
-                              launch.rank, timeout_s, awaited));
-    }
-    if (launch.rank == 1 && left_s == timeout_s)
-      fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", awaited, timeout_s);
+    return wait.is_over();
+  };
+  const auto text = await_key(store, kRecordKey, {.timeout_s = timeout_s, .longest_piece_s = 2, .is_over = is_over});
+  if (!text) {
+    end_waiting(store, launch,
+                fmt::format("rank {}: waited {:g} s for {}; if another program uses that port, choose another "
+                            "MASTER_PORT (the same for all ranks)",
+                            launch.rank, timeout_s, awaited));
   }
   const auto record = parse_run_record(*text);
   if (!record) refuse_rank(launch, "its record was written by another version of Orthant, or by another program");
@@ -134,19 +123,10 @@ bool try_claim(const Store& keys, int rank) {
   return keys.set_if_new(claim_key(rank), mine) == mine;
 }
 
-// Waits for a key and calls `is_over` every 0.5 s. Returns false if the wait is over and the key does not exist.
-bool await_key(const Store& store, const std::string& key, const std::function<bool()>& is_over) {
-  constexpr double kPiece_s = 0.5;
-  while (true) {
-    try {
-      (void)store.get(key, kPiece_s);
-      return true;
-    } catch (const ForgedValue&) {
-      throw;
-    } catch (const CommError&) {
-      if (is_over()) return store.has(key);
-    }
-  }
+// Waits for a key of ranks that connect. Returns its value, or nothing once is_over() is true.
+std::optional<std::string> await_ranks(const Store& store, const std::string& key,
+                                       const std::function<bool()>& is_over) {
+  return await_key(store, key, {.longest_piece_s = 0.5, .is_over = is_over});
 }
 
 // One rank reports that ranks are missing on torchrun's store; the others end without a message.
@@ -168,7 +148,7 @@ Store gather_claims(const Store& run_store, const Launch& launch, const std::str
   for (int rank = 1; rank < launch.world_size; ++rank) {
     const std::string claimant = fmt::format("rank {} of {}", rank, launch.world_size);
     Wait wait(timeout_s, fmt::format("{} to connect to the {}", claimant, run_store.name()));
-    if (await_key(keys, claim_key(rank), [&] { return wait.is_over(); })) continue;
+    if (await_ranks(keys, claim_key(rank), [&] { return wait.is_over(); })) continue;
     end_claiming(keys, fmt::format("rank 0: {} did not connect to the {} within {:g} s; start all ranks, check that "
                                    "they reach this address, or increase run.timeout_s",
                                    claimant, run_store.name(), timeout_s));
@@ -184,18 +164,18 @@ Store claim_until_answered(const Store& run_store, const Launch& launch, double 
   Wait wait(timeout_s, launch.rank > 1 ? "" : awaited);
   const auto is_over = [&] { return wait.is_over(); };
   Store keys = keys_without_record(run_store, launch);
-  for (std::string text, tried; await_key(run_store, kRecordKey, is_over) && !wait.is_over();) {
-    text = run_store.get(kRecordKey, kExists_s);
-    const auto record = parse_run_record(text);
-    if (text == tried || !record || record->world_size != launch.world_size) {
+  std::string tried;
+  for (std::optional<std::string> text; (text = await_ranks(run_store, kRecordKey, is_over)) && !wait.is_over();) {
+    const auto record = parse_run_record(*text);
+    if (*text == tried || !record || record->world_size != launch.world_size) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       continue;
     }
     if (const std::string why = find_secret_mismatch(*record, launch.secret); !why.empty()) refuse_rank(launch, why);
-    tried = text;
+    tried = *text;
     keys = keys_of_run(run_store, launch, record->nonce);
-    const auto is_replaced = [&] { return wait.is_over() || run_store.get(kRecordKey, kExists_s) != text; };
-    if (try_claim(keys, launch.rank) && await_key(keys, kAnswerKey, is_replaced)) return keys;
+    const auto is_replaced = [&] { return wait.is_over() || run_store.get(kRecordKey, kExists_s) != tried; };
+    if (try_claim(keys, launch.rank) && await_ranks(keys, kAnswerKey, is_replaced)) return keys;
   }
   end_claiming(keys, fmt::format("rank {}: waited {:g} s for {}; check that they reach this address, or increase "
                                  "run.timeout_s",

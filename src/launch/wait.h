@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/clock.h"
+#include "launch/store.h"
 
 namespace orthant {
 
@@ -50,5 +54,17 @@ class Wait {
   std::string awaited_;  // empty after the report
   const Clock::time_point start_ = Clock::now();
 };
+
+struct KeyWait {
+  double timeout_s = std::numeric_limits<double>::infinity();
+  /// The request is repeated after 0.5 s, and then at intervals that double up to this one.
+  double longest_piece_s = 8;
+  /// Called whenever the request is repeated. If it returns true, the wait is over. It may throw.
+  std::function<bool()> is_over = {};
+};
+
+/// Waits until the key exists and returns its value, or nothing once the wait is over. Throws CommError if the store is
+/// gone.
+std::optional<std::string> await_key(const Store& store, const std::string& key, const KeyWait& wait);
 
 }  // namespace orthant

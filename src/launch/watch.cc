@@ -15,6 +15,7 @@
 #include "launch/background.h"
 #include "launch/process.h"
 #include "launch/roll_call.h"
+#include "launch/wait.h"
 
 namespace orthant {
 namespace {
@@ -94,20 +95,11 @@ void Watch::leave(bool goodbye) {
 }
 
 void Watch::wait_for_others(double timeout_s) {
-  constexpr double kPiece_s = 0.5;
   if (world_size_ == 1) return;
-  const auto start = Clock::now();
-  while (seconds_since(start) < timeout_s) {
-    try {
-      (void)store_.get(kAllLeft, std::min(kPiece_s, timeout_s));
-      return;
-    } catch (const CommError&) {
-      try {
-        if (store_.has(kAllLeft) || has_failed(record_)) return;
-      } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
-        return;
-      }
-    }
+  try {
+    const auto is_over = [this] { return has_failed(record_); };
+    (void)await_key(store_, kAllLeft, {.timeout_s = timeout_s, .longest_piece_s = 0.5, .is_over = is_over});
+  } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
   }
 }
 
@@ -133,20 +125,27 @@ std::optional<std::string> Watch::failure() const {
   return failure_;
 }
 
-bool Watch::abort(const std::string& message) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (must_report_) return *must_report_;
-    if (failure_) return *(must_report_ = false);
-    must_report_ = true;
-    failure_ = message;
-  }
-  // Without a store, each host reports for itself.
-  const std::optional<Claim> claim = world_size_ > 1 ? claim_report(message) : Claim{message, true};
-  const bool first_on_host = !board_ || board_->post_failure(claim ? claim->message : message);
+// Whether this rank is the one that reports the failure, as far as abort() has found out.
+bool Watch::must_report() const {
   const std::lock_guard lock(mutex_);
-  must_report_ = claim ? claim->is_first : first_on_host;
-  return *must_report_;
+  return must_report_.value_or(false);
+}
+
+bool Watch::abort(const std::string& message) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !is_posting_; });
+  if (must_report_) return *must_report_;
+  if (failure_) return *(must_report_ = false);
+  failure_ = message;
+  is_posting_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  const bool is_first = post(message).is_first;
+  lock.lock();
+  must_report_ = is_first;
+  is_posting_ = false;
+  changed_.notify_all();
+  return is_first;
 }
 
 void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
@@ -189,13 +188,14 @@ void Watch::run() {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    const double elapsed_s = seconds_since(last);
+    // A pause of this thread, as in a stopped or swapped process, must not count as silence of others.
+    const double elapsed_s = std::min(seconds_since(last), 2 * options_.period_s);
     last = Clock::now();
     if (failure()) {
       // The failure is known already, from this rank's own abort() or from the code below. The main thread gets leave_s
       // to leave.
       if (called_ || (failed_s += elapsed_s) < options_.leave_s) continue;
-      fail(*failure(), false);
+      fail(*failure(), must_report());
       continue;
     }
     try {
@@ -209,8 +209,7 @@ void Watch::run() {
 }
 
 void Watch::tick(double elapsed_s) {
-  // A pause of this thread counts as at most two periods: the other ranks have not been still because of it.
-  if (options_.on_tick) options_.on_tick(std::min(elapsed_s, 2 * options_.period_s));
+  if (options_.on_tick) options_.on_tick(elapsed_s);
   if (board_) {
     if (const auto posted = board_->failure()) return fail(*posted, false);
     since_beat_s_ += elapsed_s;
@@ -240,7 +239,7 @@ void Watch::ask_store() {
     throw CommError(fmt::format("{} has not answered for {:.0f} s", record_.name(), since_asked_s_));
   }
   if (since_asked_s_ < options_.period_s - options_.look_s / 2) return;
-  // A pause of this thread must not count as silence of a host. See look_at_previous_rank().
+  // A store that did not answer for long must not count as silence of the hosts.
   const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
   if (!leader_) {
     leader_ = std::make_shared<HostLeader>(
@@ -277,10 +276,7 @@ void Watch::look_at_previous_rank(double elapsed_s) {
     has_ended_ = true;  // perhaps before this rank watched it
   }
   if (previous < 0) return;
-  // A pause of this thread (a stopped or swapped process) must not count as silence of the other. So count at most two
-  // periods.
-  const std::string problem = describe_failure(std::min(elapsed_s, 2 * options_.period_s));
-  if (!problem.empty()) report(problem);
+  if (const std::string problem = describe_failure(elapsed_s); !problem.empty()) report(problem);
 }
 
 std::string Watch::describe_failure(double elapsed_s) {
@@ -346,12 +342,18 @@ std::optional<Watch::Claim> Watch::claim_report(const std::string& message) cons
   }
 }
 
-// Reports the failure of another rank. Without a store, each host reports for itself.
-void Watch::report(const std::string& message) {
-  const std::optional<Claim> claim = claim_report(message);
+// Posts a failure in the store and on the board. Without a store, each host reports for itself.
+Watch::Claim Watch::post(const std::string& message) const {
+  const std::optional<Claim> claim = world_size_ > 1 ? claim_report(message) : Claim{message, true};
   const std::string cause = claim ? claim->message : message;
-  const bool first_on_host = board_->post_failure(cause);
-  fail(cause, claim ? claim->is_first : first_on_host);
+  const bool first_on_host = !board_ || board_->post_failure(cause);
+  return {cause, claim ? claim->is_first : first_on_host};
+}
+
+// Reports the failure of another rank.
+void Watch::report(const std::string& message) {
+  const Claim claim = post(message);
+  fail(claim.message, claim.is_first);
 }
 
 void Watch::report_lost_store(const std::string& reason) {

@@ -1,11 +1,11 @@
 // Watch: detects within seconds that a rank of the run has failed, and reports it to all ranks. A small thread of each
 // rank shows on the board of its host that the rank lives, and looks at the rank before it there. The ranks of a host
-// form a ring, so of any failed ranks one has a watcher that has not failed.
+// form a ring: unless all of them fail, a rank that lives looks at one that has failed.
 //
 // One rank of each host, its leader, asks the store for all: it posts the heartbeat of the host, reads that of the host
 // before it, and reads the failure record. A failing rank, or the launcher, writes the cause into that record and onto
 // the board of its host, where the leader of every other host posts it too. If the leader ends its run, another rank
-// leads. Only after an operation of a rank has failed does its leader read the heartbeats of all hosts.
+// becomes the leader. A leader reads the heartbeats of all hosts only after an operation on its own host has failed.
 //
 // Growth with P ranks on H hosts: construction costs each rank a constant number of store requests, of which one reads
 // P numbers on rank 0, and leave() costs at most three. A healthy run costs each host about 8 store requests a second,
@@ -13,6 +13,7 @@
 // period.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -112,6 +113,8 @@ class Watch {
   std::string describe_failure(double elapsed_s);
   void warn_of(const std::string& change);
   std::string find_dead_rank() const;
+  bool must_report() const;
+  Claim post(const std::string& message) const;
   std::optional<Claim> claim_report(const std::string& message) const;
   void report(const std::string& message);
   void report_lost_store(const std::string& reason);
@@ -131,7 +134,9 @@ class Watch {
   std::optional<std::string> failure_;
   std::optional<bool> must_report_;
   ProcessWatcher processes_;  // used on the watch's thread; only wake() is called from others
-  bool stop_ = false, called_ = false;
+  bool is_posting_ = false;   // abort() is finding out who must report
+  bool stop_ = false;
+  std::atomic<bool> called_ = false;
 
   // Used on the watch's thread only.
   std::shared_ptr<HostLeader> leader_;  // once this rank has led

@@ -39,7 +39,10 @@ class State {
   explicit State(const LoadedCheckpoint& checkpoint)
       : directory_(checkpoint.directory),
         source_(checkpoint.directory + "/orthant/state.json"),
-        json_(parse_json(checkpoint.state_json, source_)) {}
+        json_(parse_json(checkpoint.state_json, source_)) {
+    if (const int64_t step = get<int64_t>("step"); step != checkpoint.step)
+      throw DataError(fmt::format("{}: step is {}, but the manifest is of step {}", source_, step, checkpoint.step));
+  }
 
   /// A field that not every checkpoint has; nullopt if it is missing.
   template <class T>

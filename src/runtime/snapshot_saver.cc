@@ -124,7 +124,8 @@ void SnapshotSaver::save(const TrainState& state) {
                                  content_of(state));
   save_->part.step = state.step;
   const auto open_roll_call = [this, &save = *save_] {
-    RollCall call = session_.comm().open_roll_call();
+    RollCall call =
+        session_.comm().open_roll_call(fmt::format("write its part of the checkpoint of step {}", save.part.step));
     call.check = [&save, check = call.check] {
       if (save.is_dropped) throw CommError("the save has been dropped");
       if (check) check();

@@ -153,6 +153,9 @@ int Trainer::run() {
   comm_.set_activity("writing the last checkpoint");
   saver_.wait();
   finish();
+  comm_.set_activity("waiting until rank 0 has written the sample and the report");
+  const auto advancing = comm_.keep_advancing();
+  call_roll(comm_.open_roll_call());  // this may take longer than run.timeout_s
   return last_.interrupt ? kInterrupted : kDone;
 }
 

@@ -89,16 +89,17 @@ TEST(Waiting, MessageOnItsWayIsNotWaitedForAtTheSender) {
   statuses[1].started = {{"data", {.collectives = 4}}};
   EXPECT_TRUE(describe_waiting(mesh, statuses).starts_with("2 ranks wait for each other in a cycle"));
   statuses[0].started["pipeline"].sends = {{1, 3}};
-  EXPECT_TRUE(says(describe_waiting(mesh, statuses),
-                   {"1 rank waits, directly or through others, for rank 1; rank 1 waits for messages that are on",
-                    "a process or the network stands still:",
-                    "\n  rank 1 waits for messages that are on their way, in recv of 4.0 KiB over pipeline"}));
+  EXPECT_TRUE(
+      says(describe_waiting(mesh, statuses),
+           {"1 rank waits, directly or through others, for rank 1; rank 1 waits for messages that other ranks have",
+            "a process or the network may be stalled:",
+            "\n  rank 1 waits for messages that other ranks have sent, in recv of 4.0 KiB over pipeline"}));
 }
 
 TEST(Waiting, CollectiveThatAllHaveStartedLacksItsMessages) {
   const Mesh mesh({{"data", 2}});
   const std::string picture = describe_waiting(mesh, {in_collective(0, 5), in_collective(1, 5)});
-  EXPECT_TRUE(says(picture, {"ranks 0-1 wait for messages that are on their way", "the network stands still"}))
+  EXPECT_TRUE(says(picture, {"ranks 0-1 wait for messages that other ranks have sent", "the network may be stalled"}))
       << picture;
 }
 

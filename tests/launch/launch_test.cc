@@ -86,9 +86,14 @@ TEST(Launch, Torchrun) {
   // The value must be spelled exactly. Our own launcher identifies itself by its run id.
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).store_kind,
             StoreKind::kServedByRankZero);
-  const Launch ours = detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}}));
+  const Launch ours = detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}, {"ORTHANT_RUN_ID", "77"}}));
   EXPECT_EQ(ours.launcher, "orthant");
   EXPECT_EQ(ours.store_kind, StoreKind::kServedByLauncher);
+  // A user may give torchrun any --rdzv-id.
+  const Launch named = detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}}));
+  EXPECT_EQ(named.launcher, "torchrun");
+  EXPECT_EQ(named.store_kind, StoreKind::kServedByTorchrun);
+  EXPECT_EQ(named.run_id, "torchrun orthant");
 }
 
 TEST(Launch, SetByHand) {

@@ -84,6 +84,25 @@ class Restarts(RestartsTest):
         self.assertRegex(result.err, "the ranks are not started again: (all 2 restarts of --restarts are used up|"
                                      "2 starts in a row have failed before their first step)")
 
+    def test_damaged_checkpoint_is_skipped(self):
+        """The newest checkpoint has a wrong byte. The first restart refuses it, and the second one uses the one before."""
+        keys = ["training.steps=400", "checkpoint.interval=100", "validation.freq=0", "metrics.enable_tensorboard=false"]
+        running = self.start_run(*keys, "--restarts", "2")
+        newest = self.dump / "checkpoints/step-000200"
+        running.until(newest.exists, "step 200")
+        with open(newest / "model.safetensors", "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+        os.kill(running.ranks()[1], signal.SIGKILL)
+        result = running.result()
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(self.restarts(result)), 2, result)
+        self.assertIn("so the run goes on from an earlier one: ", result.err)
+        self.assertIn("go on with step 101, from run/checkpoints/step-000100", self.restarts(result)[1])
+        self.assert_equals_undisturbed_run(*keys)
+
     def test_killed_too_often(self):
         running = self.start_run(*self.STEPS, "training.steps=1000000", "--restarts", "1")
         self.kill_after(running, 25, rank=1)
