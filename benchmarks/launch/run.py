@@ -61,7 +61,7 @@ def main():
         figures = found[ranks]
         print_row([f"{int(ranks):,}", f"{figures['requests_per_rank']:.1f}", f"{figures['requests_per_second']:.1f}",
                    f"{figures['start_s']:.1f}", f"{1000 * figures['step_s']:.1f}", f"{figures['total_s']:.1f}"]
-                  + [f"{alone[ranks]['requests_per_second']:,.0f}"] * bool(alone))
+                  + [f"{alone[number]['requests_per_second']:,.0f}" for number in [ranks] if alone])
     if a.figure:
         points = {int(ranks): figures for ranks, figures in found.items() if ranks in numbers}
         with open(a.figure, "w") as stream:

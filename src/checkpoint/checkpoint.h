@@ -73,7 +73,7 @@ struct LoadedCheckpoint {
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// Checks all files of the checkpoint that `latest` names. If it is damaged, makes `latest` name the newest complete
-/// one in the folder, and returns what is damaged. Throws DataError if no checkpoint is complete.
+/// one in the folder, and returns the error of the damaged file. Throws DataError if no checkpoint is complete.
 std::optional<std::string> replace_damaged_latest(const std::string& checkpoints_dir);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,
