@@ -59,9 +59,11 @@ def main():
                 "milliseconds a step", "seconds in all"] + ["requests a second in steps, without boards"] * bool(alone))
     for ranks in numbers:
         figures = found[ranks]
-        print_row([f"{int(ranks):,}", f"{figures['requests_per_rank']:.1f}", f"{figures['requests_per_second']:.1f}",
-                   f"{figures['start_s']:.1f}", f"{1000 * figures['step_s']:.1f}", f"{figures['total_s']:.1f}"]
-                  + [f"{alone[number]['requests_per_second']:,.0f}" for number in [ranks] if alone])
+        row = [f"{int(ranks):,}", f"{figures['requests_per_rank']:.1f}", f"{figures['requests_per_second']:.1f}",
+               f"{figures['start_s']:.1f}", f"{1000 * figures['step_s']:.1f}", f"{figures['total_s']:.1f}"]
+        if alone:
+            row.append(f"{alone[ranks]['requests_per_second']:,.0f}")
+        print_row(row)
     if a.figure:
         points = {int(ranks): figures for ranks, figures in found.items() if ranks in numbers}
         with open(a.figure, "w") as stream:

@@ -67,13 +67,13 @@ class Restarts {
     std::string newest;
     try {
       require_free_folder();
-      // All files of a checkpoint are read only after a start has failed, because that takes long.
-      if (!trained) step_back_from_damage();
       newest = checkpoint_to_resume(config_);
+      if (!arguments_.resume && identity_of(newest) == before_this_run_) newest.clear();  // an earlier run saved it
+      // All files of a checkpoint are read only after a start has failed, because that takes long.
+      if (!trained && !newest.empty()) newest = whole_checkpoint();
     } catch (const Error& error) {
       return refuse(error.what());
     }
-    if (!arguments_.resume && identity_of(newest) == before_this_run_) newest.clear();  // an earlier run saved it
     prepare_start(newest);
     ++restarts_;
     fmt::print(stderr, "restart {} of {}: {}{}{}. The ranks {}; {} left\n", restarts_, arguments_.restarts,
@@ -98,13 +98,13 @@ class Restarts {
     if (fs::exists(config_.job.dump_folder)) lock_run_folder(config_);  // at once free again, for the ranks
   }
 
-  void step_back_from_damage() const {
-    const std::string folder = config_.job.dump_folder + "/checkpoints";
-    if (!fs::exists(folder)) return;
-    if (const auto damage = replace_damaged_latest(folder)) {
+  // The newest checkpoint, or the one before if that is damaged.
+  std::string whole_checkpoint() const {
+    if (const auto damage = replace_damaged_latest(config_.job.dump_folder + "/checkpoints")) {
       fmt::print(stderr, "warning: the newest checkpoint is damaged, so the run goes on from an earlier one: {}\n",
                  escape_for_terminal(*damage));
     }
+    return checkpoint_to_resume(config_);
   }
 
   History history() const {

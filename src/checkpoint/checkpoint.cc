@@ -211,6 +211,8 @@ std::optional<std::string> replace_damaged_latest(const std::string& checkpoints
   try {
     explained([&] { check_checkpoint(fs::canonical(*latest), kAllFiles); });
     return std::nullopt;
+  } catch (const NewerFormat&) {
+    throw;
   } catch (const DataError& damage) {
     std::string failures;
     const auto complete = explained([&] { return newest_complete(checkpoints_dir, {}, failures); });

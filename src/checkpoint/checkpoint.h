@@ -53,9 +53,8 @@ class NewCheckpoint {
   std::string directory_;
 };
 
-/// An open checkpoint, of which this process has checked the files that were to be checked. Tensors are views into
-/// mapped files. An open
-/// file keeps its bytes, but no run may replace the checkpoint before all files that are needed are open.
+/// An open checkpoint. Tensors are views into mapped files. An open file keeps its bytes, but no run may replace the
+/// checkpoint before all files that are needed are open.
 struct LoadedCheckpoint {
   std::string directory;
   int64_t step = 0;
@@ -73,7 +72,8 @@ struct LoadedCheckpoint {
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed = kAllFiles);
 
 /// Checks all files of the checkpoint that `latest` names. If it is damaged, makes `latest` name the newest complete
-/// one in the folder, and returns the error of the damaged file. Throws DataError if no checkpoint is complete.
+/// one in the folder, and returns the error of the damaged file. Throws DataError if no checkpoint is complete, and
+/// NewerFormat as parse_manifest() does.
 std::optional<std::string> replace_damaged_latest(const std::string& checkpoints_dir);
 
 /// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,

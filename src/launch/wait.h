@@ -55,6 +55,7 @@ class Wait {
   const Clock::time_point start_ = Clock::now();
 };
 
+/// How await_key() waits. By default, without a limit.
 struct KeyWait {
   double timeout_s = std::numeric_limits<double>::infinity();
   /// The request is repeated after 0.5 s, and then at intervals that double up to this one.

@@ -257,6 +257,33 @@ TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
   }
 }
 
+// Only the name of the folder says which step a user means. A name that states no step is free.
+TEST(Checkpoint, AFolderNamedAsAnotherStepIsRefused) {
+  TempFolder dir;
+  const std::string saved = save_checkpoint(dir.path(), 5, Sample(5), 0);
+  fs::rename(saved, dir / "step-000020");
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir / "step-000020"); }),
+                {"step-000020: holds the checkpoint of step 5", "must be step-000005"});
+  fs::rename(dir / "step-000020", dir / "best");
+  EXPECT_TRUE(Sample(5).holds(open_checkpoint(dir / "best")));
+}
+
+TEST(Checkpoint, DamagedLatestIsReplacedByTheNewestComplete) {
+  TempFolder dir;
+  EXPECT_EQ(replace_damaged_latest(dir.path()), std::nullopt) << "there is none";
+  const std::string first = save_checkpoint(dir.path(), 1, Sample(1), 0);
+  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2), 0);
+  EXPECT_EQ(replace_damaged_latest(dir.path()), std::nullopt);
+  EXPECT_EQ(find_latest(dir.path()), saved);
+  std::string bytes = slurp(saved + "/model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  spill(saved + "/model.safetensors", bytes);
+  expect_pieces(replace_damaged_latest(dir.path()).value(), {"step-000002/model.safetensors"});
+  EXPECT_EQ(find_latest(dir.path()), first);
+  fs::remove(first + "/model.safetensors");
+  expect_pieces(message_of<DataError>([&] { replace_damaged_latest(dir.path()); }), {"step-000001/model.safetensors"});
+}
+
 TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
   TempFolder dir;
   save_checkpoint(dir.path(), 1, Sample(1), 0);

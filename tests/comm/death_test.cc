@@ -65,7 +65,8 @@ TEST(Death, DISABLED_Rank) {
   }
 }
 
-// hosts_test.py starts the next two tests on two hosts. Rank 1 dies while rank 0 does `waits`.
+// hosts_test.py starts the next two tests on two hosts; the names begin with DISABLED_ because one process alone cannot
+// run them. Rank 1 dies while rank 0 does `waits`.
 void wait_for_rank_that_dies(const std::function<void(Comm&)>& start, const std::function<void(Comm&)>& waits) {
   die_with_parent();
   const Launch launch = detect_launch(process_environment, parent_identity()).value();

@@ -1,9 +1,10 @@
 // call_roll(): every rank learns the answer, missing ranks are named, and the store gets a constant number of requests
-// from each rank.
+// from each rank. Also the Watch that ends a rank which cannot leave.
 #include "launch/roll_call.h"
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -12,6 +13,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/thread_ranks.h"
+#include "launch/watch.h"
 #include "tests/support/says.h"
 
 namespace orthant::roll_call_test {
@@ -79,6 +81,51 @@ TEST(RollCall, AFailedRunEndsTheWait) {
     call.check = [] { throw CommError("rank 1 has failed"); };
     EXPECT_EQ(message_of<CommError>([&] { call_roll(call); }), "rank 1 has failed");
   });
+}
+
+// The warnings of two ranks, of which one comes late.
+std::vector<std::string> warnings_with(int late_rank, int late_s) {
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    RollCall call = call_of(rendezvous);
+    call.missed = "save";
+    call.warn = [&](const std::string& warning) {
+      const std::lock_guard lock(mutex);
+      warnings.push_back(fmt::format("{}: {}", rank, warning));
+    };
+    if (rank == late_rank) std::this_thread::sleep_for(std::chrono::seconds(late_s));
+    call_roll(call);
+  });
+  return warnings;
+}
+
+TEST(LongRollCall, WarnsOnceOfARankThatIsLate) {
+  EXPECT_EQ(warnings_with(1, 9), std::vector<std::string>{"0: the run has waited 8 s for rank 1 of 2 to save"});
+  EXPECT_EQ(warnings_with(0, 9), std::vector<std::string>{"1: the run has waited 8 s for rank 0 of 2 to save"});
+  EXPECT_EQ(warnings_with(1, 5), std::vector<std::string>{});  // the control
+}
+
+// Rank 0 fails and then cannot leave, as if it waited for a disk. Its Watch ends it, and must print the reason.
+TEST(Watch, ARankThatMustReportAndCannotLeaveIsEndedWithItsReport) {
+  std::mutex mutex;
+  std::map<int, bool> must_report_of;
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    WatchOptions options{.period_s = 0.1};
+    options.leave_s = 0.3;
+    options.on_failure = [&, rank](const std::string& message, bool must_report) {
+      EXPECT_EQ(message, "the disk is full");
+      const std::lock_guard lock(mutex);
+      must_report_of[rank] = must_report;
+    };
+    Watch watch(rendezvous.store, "watch", rank, 2, 60, options);
+    if (rank == 0) {
+      EXPECT_TRUE(watch.abort("the disk is full"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    watch.leave(false);
+  });
+  EXPECT_EQ(must_report_of, (std::map<int, bool>{{0, true}, {1, false}}));
 }
 
 }  // namespace

@@ -235,22 +235,30 @@ TEST(Resume, NamesOtherDataAsThat) {
                    {"data.path = ", "data.validation = ", "differs from the data of the checkpoint"}));
 }
 
+// The message of resuming from the checkpoint after `old` is replaced in its state.json.
+std::string resumed_with_state(const TinyRun& run, const std::string& checkpoint, const std::string& old,
+                               const std::string& text) {
+  LoadedCheckpoint loaded = open_checkpoint(checkpoint);
+  std::string state = loaded.state_json;
+  state.replace(state.find(old), old.size(), text);
+  CheckpointContent content{.hf_config = loaded.hf_config, .state_json = state, .config_toml = loaded.config_toml};
+  CheckpointTensors tensors;
+  for (const std::string& name : loaded.weights.names()) tensors.weights.push_back(loaded.weights.tensor(name));
+  for (const std::string& name : loaded.optimizer.names()) tensors.optimizer.push_back(loaded.optimizer.tensor(name));
+  TempFolder other;
+  return resumed_with(run, save_checkpoint(other.path(), loaded.step, content, tensors, 0));
+}
+
 TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {
   const TinyRun run;
   const Plan plan = run.plan(1);
   train_ranks(plan, run.data(), {.steps = 1, .save = true});
-  for (const char* field : {"data_xxh3", "tokenizer_xxh3", "dtype", "tokens"}) {
-    LoadedCheckpoint loaded = open_checkpoint(checkpoint_of(plan, 1));
-    std::string state = loaded.state_json;
-    state.replace(state.find(fmt::format("\"{}\"", field)), 2, "\"_");
-    CheckpointContent content{.hf_config = loaded.hf_config, .state_json = state, .config_toml = loaded.config_toml};
-    CheckpointTensors tensors;
-    for (const std::string& name : loaded.weights.names()) tensors.weights.push_back(loaded.weights.tensor(name));
-    for (const std::string& name : loaded.optimizer.names()) tensors.optimizer.push_back(loaded.optimizer.tensor(name));
-    TempFolder other;
-    EXPECT_TRUE(says(resumed_with(run, save_checkpoint(other.path(), 1, content, tensors, 0)),
+  for (const std::string field : {"data_xxh3", "tokenizer_xxh3", "dtype", "tokens"}) {
+    EXPECT_TRUE(says(resumed_with_state(run, checkpoint_of(plan, 1), "\"" + field, "\"_" + field),
                      {fmt::format("no field \"{}\"", field), "another version", "model.from"}));
   }
+  EXPECT_TRUE(says(resumed_with_state(run, checkpoint_of(plan, 1), "\"step\": 1", "\"step\": 2"),
+                   {"state.json: step is 2, but the manifest is of step 1"}));
 }
 
 TEST(Weights, FromACheckpointAloneAreTheRunsWeights) {
