@@ -180,9 +180,10 @@ DataError NewCheckpoint::abandon(const std::string& reason) const {
   fs::remove_all(directory_, ignored);
   if (has_moved) return DataError(fmt::format("saving the checkpoint of step {}: {}", step_, reason));
   const auto latest = follow_latest(checkpoints_dir_);
-  return DataError(fmt::format(
-      "saving the checkpoint of step {}: {}; {}", step_, reason,
-      latest ? fmt::format("the last checkpoint, {}, is unchanged", *latest) : "no earlier checkpoint exists"));
+  return DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step_, reason,
+                               latest ? fmt::format("the last checkpoint, {}, is unchanged", *latest)
+                               : list_steps(checkpoints_dir_).empty() ? "no earlier checkpoint exists"
+                                                                      : "the earlier checkpoints are unchanged"));
 }
 
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed) {
@@ -201,7 +202,7 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles 
         complete ? fmt::format("the newest complete checkpoint in its folder is {}: to resume from it, move "
                                "{} away and resume again",
                                *complete, path.string())
-                 : "its folder has no other complete checkpoint"));
+                 : "its folder has no other complete checkpoint; a run without --resume starts from the first step"));
   }
 }
 

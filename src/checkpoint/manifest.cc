@@ -178,7 +178,9 @@ Manifest read_manifest(const std::string& directory) {
 void check_size(const std::string& path, const FileDigest& expected) {
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
-  if (error) throw DataError(fmt::format("{}: expected a file of {} bytes: {}", path, expected.bytes, error.message()));
+  if (error)
+    throw DataError(
+        fmt::format("{}: expected a file of {} bytes: {}", printable(path), expected.bytes, error.message()));
   if (static_cast<int64_t>(bytes) == expected.bytes) return;
   throw DataError(fmt::format("{}: offset {}: the file has {} bytes, expected {}", path,
                               std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes, expected.bytes));

@@ -182,6 +182,7 @@ void check_settings_without_effect(const Config& config) {
   if (config.training.max_norm == 0) require_default(config, "training.clip_by", "training.max_norm");
   if (config.training.on_nonfinite == "stop") {
     require_default(config, "training.max_skipped_steps", "training.on_nonfinite");
+    require_default(config, "training.skip_above_norm", "training.on_nonfinite");
   }
   const auto read = optimizer_spec(config.optimizer).settings;
   for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {

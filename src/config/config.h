@@ -68,6 +68,7 @@ struct TrainingConfig {
   bool clips_by_previous_norm() const { return max_norm > 0 && clip_by == "previous_norm"; }
   std::string on_nonfinite = "stop";
   int64_t max_skipped_steps = 10;
+  double skip_above_norm = 0.0;
   double label_smoothing = 0.0;
   double z_loss = 0.0;
   int64_t seed = 1234;

@@ -169,6 +169,8 @@ const Key kTable[] = {
       "a step whose loss or gradient norm is not finite ends the run, or is skipped: its update is left out"),
   KEY(training, max_skipped_steps, at_least(1), "steps",
       "with on_nonfinite = \"skip\", the most consecutive steps that are skipped; the next such step ends the run"),
+  KEY(training, skip_above_norm, at_least(0), "",
+      "with on_nonfinite = \"skip\", a step with a larger gradient norm, before clipping, is skipped too; 0 = none"),
   KEY(training, label_smoothing, between(0, 1), "",
       "fraction of each label that training spreads evenly over the vocabulary, as cross_entropy of PyTorch does"),
   KEY(training, z_loss, at_least(0), "",

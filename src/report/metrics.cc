@@ -26,7 +26,8 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
   const int error = errno;
   std::string message = fmt::format("{} {}: {}", what, path, std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) message += "; free some space there, or choose another job.dump_folder";
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  message += fmt::format("; {}, or choose another job.dump_folder", is_full ? "free some space there" : "move it away");
   throw DataError(message);
 }
 

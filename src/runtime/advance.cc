@@ -6,7 +6,7 @@
 //   FINALIZE: receive the total statistics of step s - 1
 //           if the total forbids the update of step s - 1: restore the backup
 //           report the result of step s - 1
-//           if its update is not final: update with the total unless it is not finite, and start this row again
+//           if its update is not final: update with the total unless the step is skipped, and start this row again
 //   the other forwards, and the backwards
 //   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
 //           if they permit the update: save masters and optimizer state, and update
@@ -50,7 +50,7 @@ void Session::finalize_pending_step(const OnFinalResult& on_final_result) {
 }
 
 bool Session::permits_update(const StepResult& result) const {
-  return result.is_finite() && clip_factor(result.norm, plan_.config.training.max_norm) == 1;
+  return !must_skip(result) && clip_factor(result.norm, plan_.config.training.max_norm) == 1;
 }
 
 bool Session::validate_pending(const OnFinalResult& on_final_result, const std::function<void()>& discard) {

@@ -202,10 +202,15 @@ void Session::add_tied_gradients() {
   }
 }
 
+bool Session::must_skip(const StepResult& result) const {
+  const double most = plan_.config.training.skip_above_norm;
+  return !result.is_finite() || (most > 0 && result.norm > most);
+}
+
 void Session::update(int64_t step, const StepResult& result) {
   const bool in_backward = plan_.config.optimizer.in_backward;
   for (size_t i = 0; i < weights_.parameters().size() && before_update && !in_backward; ++i) before_update(i);
-  if (!result.is_finite() && !in_backward) {
+  if (must_skip(result) && !in_backward) {
     ++skipped_steps_;
     return;
   }

@@ -54,9 +54,11 @@ class Session {
   StepResult gradients(int64_t step, const Signals& signals);
   /// Ends a step. Unless gradients() has updated the weights, clips the gradients by the norm of the result, or of the
   /// previous update with training.clip_by = "previous_norm", and updates. Then gathers the updated weights; with
-  /// zero_stage 3 only those that belong to no unit. If the result is not finite, it skips the step: weights, optimizer
-  /// state and last_norm() stay as they are. All ranks must call it together.
+  /// zero_stage 3 only those that belong to no unit. If must_skip(result), weights, optimizer state and last_norm()
+  /// stay as they are. All ranks must call it together.
   void update(int64_t step, const StepResult& result);
+  /// True if the result is not finite, or if its norm exceeds training.skip_above_norm.
+  bool must_skip(const StepResult& result) const;
   /// The gradient norm of the last step that updated the weights; a checkpoint's norm takes its place. Empty before.
   std::optional<double> last_norm() const { return last_norm_; }
   void set_last_norm(double norm) { last_norm_ = norm; }

@@ -31,11 +31,13 @@ std::string failure_of(Function&& function) {
   }
 }
 
-// The first failure that a rank states; empty if there is none.
+// The first failure that a rank states, with the rank; empty if there is none.
 std::string first_failure(const std::vector<std::string>& texts) {
-  const auto found =
-      std::ranges::find_if(texts, [](const std::string& text) { return text.starts_with(kFailureMark); });
-  return found == texts.end() ? "" : *found;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].starts_with(kFailureMark))
+      return fmt::format("{}rank {}: {}", kFailureMark, rank, texts[rank].substr(1));
+  }
+  return "";
 }
 
 // The config.json of checkpoints. A model that continues another with its tokenizer keeps the other's token ids.

@@ -128,6 +128,7 @@ int Trainer::run() {
   if (output_) print_banner();
   const int64_t begun = state_.step;
   int64_t saved = begun;
+  bool save_is_due = false;
   auto save_once = [&] {
     if (saved == state_.step) return;
     save();
@@ -138,15 +139,20 @@ int Trainer::run() {
     const int64_t done = state_.step;
     const bool last = done == config.training.steps;
     const bool validates = config.validation.freq > 0 && (done % config.validation.freq == 0 || last);
-    const bool saves = last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
-    if (validates || saves || last_.stopped()) {
+    save_is_due |= last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
+    if (validates || save_is_due || last_.stopped()) {
       finalize_pending_step();
       last_step_end_.reset();  // the next step does not follow this one
     }
     const bool stop = last_.stopped();
     if (stop) save_once();  // before validation: the sender of the signal may not wait that long
     if (validates) validate(done);
-    if (saves) save_once();
+    // Skipped steps may mean that the weights are of no use: a save, which removes old checkpoints, waits for an
+    // update.
+    if (save_is_due && (skipped_in_row_ == 0 || last)) {
+      save_once();
+      save_is_due = false;
+    }
     if (stop) break;
   }
   if (state_.step > begun) save_timeline();
@@ -191,15 +197,16 @@ void Trainer::step(int64_t step) {
 void Trainer::record_result(const StepResult& result) {
   const TrainingConfig& training = plan_.config.training;
   const int64_t most_skipped = training.on_nonfinite == "skip" ? training.max_skipped_steps : 0;
-  if (!result.is_finite() && skipped_in_row_ == most_skipped) stop_on_not_finite(result);
-  skipped_in_row_ = result.is_finite() ? 0 : skipped_in_row_ + 1;
+  const bool skipped = session_.must_skip(result);
+  if (skipped && skipped_in_row_ == most_skipped) stop_on_skipped(result);
+  skipped_in_row_ = skipped ? skipped_in_row_ + 1 : 0;
   last_ = result;
   state_.tokens += result.tokens;
-  if (!result.is_finite()) ++state_.skipped_steps;
+  if (skipped) ++state_.skipped_steps;
   if (!output_) return;
   auto& [m, tokens, skipped_in_row] = unwritten_[result.step];
   skipped_in_row = skipped_in_row_;
-  m.skipped = !result.is_finite();
+  m.skipped = skipped;
   m.skipped_steps = state_.skipped_steps;
   // A step without labels has no loss.
   m.loss = result.valid_labels > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
@@ -300,28 +307,36 @@ std::string Trainer::way_out() const {
                            : ", set training.max_norm");
   }
   return fmt::format(
-      "The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n"
-      "  {} optimizer.lr={:g}",
-      newest_checkpoint(), options_.resume_command, config.optimizer.lr / 10);
+      "The newest checkpoint is {}. Resume from it with a lower rate: add optimizer.lr={:g} to\n"
+      "  {}\n"
+      "If the run fails again, move that checkpoint away: --resume then takes the one before it.",
+      newest_checkpoint(), config.optimizer.lr / 10, options_.resume_command);
 }
 
-void Trainer::stop_on_not_finite(const StepResult& result) {
-  comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
-  const auto [found, first] = session_.find_first_not_finite(result.step);
-  // The sums are the same on all ranks, but only the rank with the cause sees where it began. The others wait, so that
-  // this rank reports first.
-  if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
-  auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
-  const std::string tensors =
-      found.empty() ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
-                                  comm_.rank())
-                    : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
+void Trainer::stop_on_skipped(const StepResult& result) {
+  // Only the rank with the cause sees where a value that is not finite began.
+  std::string cause;
+  bool reports = comm_.rank() == 0;
+  if (result.is_finite()) {
+    cause = fmt::format("The norm exceeds training.skip_above_norm = {:g}: raise that, or check the data.",
+                        plan_.config.training.skip_above_norm);
+  } else {
+    comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
+    const auto [found, first] = session_.find_first_not_finite(result.step);
+    reports = first;
+    cause = found.empty()
+                ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
+                              comm_.rank())
+                : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
+  }
+  if (!reports) std::this_thread::sleep_for(std::chrono::seconds(2));  // so that the other rank reports first
+  const auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
   const std::string skipped =
       skipped_in_row_ > 0
           ? fmt::format(", after training.max_skipped_steps = {} skipped steps in a row", skipped_in_row_)
           : "";
   throw Error(fmt::format("step {}: loss {}, gradient norm {}{}. {} {}", result.step, number(result.loss),
-                          number(result.norm), skipped, tensors, way_out()));
+                          number(result.norm), skipped, cause, way_out()));
 }
 
 void Trainer::print_banner() const {

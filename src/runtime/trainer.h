@@ -44,8 +44,8 @@ class Trainer {
   Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
 
   /// Trains from the checkpoint's step (or from step 0) to the last step, or until a stop is requested. Returns an
-  /// ExitCode: kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error if the loss or the gradient norm is
-  /// not finite, in more consecutive steps than the run file lets it skip, or a weight when a checkpoint is saved.
+  /// ExitCode: kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error if Session::must_skip() holds in more
+  /// consecutive steps than the run file lets it skip, or if a weight is not finite when a checkpoint is saved.
   int run();
 
  private:
@@ -56,8 +56,8 @@ class Trainer {
   bool has_steps_left() const { return state_.step < plan_.config.training.steps; }
   /// Runs one step, and records its times.
   void step(int64_t step);
-  /// Records the result of a step that has become final. Throws if loss or gradient norm is not finite, unless the run
-  /// skips such a step.
+  /// Records the result of a step that has become final. Throws if the step must be skipped and the run permits no
+  /// further one.
   void record_result(const StepResult& result);
   /// Returns when all steps so far are final. Must be called before anything else reads the weights.
   void finalize_pending_step();
@@ -70,7 +70,7 @@ class Trainer {
   std::string way_out() const;  // advice for a run whose values are not finite
   int64_t peak_bytes() const;   // in tensors on this rank's device, since the last reset
   void reset_peak_bytes() const;
-  [[noreturn]] void stop_on_not_finite(const StepResult& result);
+  [[noreturn]] void stop_on_skipped(const StepResult& result);
   void print_banner() const;
   void finish();
 

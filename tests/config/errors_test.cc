@@ -143,7 +143,7 @@ TEST(Config, BadOverridesAreRefused) {
       {{"--training.steps", "--run.ranks=2"}, "training.steps (command line) needs a value: --training.steps VALUE"},
       {{"--training.no-steps"},
        "unknown key training.no_steps (command line); [training] has steps, seq_len, global_batch_size, "
-       "local_batch_size, dtype, max_norm, clip_by, on_nonfinite, max_skipped_steps, label_smoothing, "
+       "local_batch_size, dtype, max_norm, clip_by, on_nonfinite, max_skipped_steps, skip_above_norm, label_smoothing, "
        "z_loss, seed, seed_weights"},
       {{"training.steps=-4"}, "training.steps = -4 (command line) must be at least 1"},
       {{"metrics.enable_tensorboard=maybe"}, "metrics.enable_tensorboard = maybe (command line) must be true or false"},

@@ -324,10 +324,50 @@ class Numbers(ProcessTest):
         self.assertEqual(state["skipped_steps"], len(skipped[0]))
 
     def test_more_skipped_steps_than_allowed(self):
-        result = self.train("optimizer.lr=1e10", "training.steps=50", "validation.freq=0", "checkpoint.interval=0",
-                            "training.max_norm=0", "training.on_nonfinite=skip", "training.max_skipped_steps=3")
-        self.assert_says(result, 1, ", after training.max_skipped_steps = 3 skipped steps in a row. ", "not finite: the ")
+        """No checkpoint is saved while steps are skipped, so those before remain."""
+        self.train_well("training.steps=5")
+        result = self.train("--resume", "optimizer.lr=1e10", "training.steps=50", "validation.freq=0",
+                            "checkpoint.interval=1", "training.max_norm=0", "training.on_nonfinite=skip",
+                            "training.max_skipped_steps=3")
+        message = self.assert_says(result, 1, ", after training.max_skipped_steps = 3 skipped steps in a row. ",
+                                   "not finite: the ", "step-000006", "move that checkpoint away")
         self.assertEqual([step.get("skipped", False) for step in self.steps()][-4:], [False, True, True, True])
+        self.assertEqual(sorted(path.name for path in (self.dump / "checkpoints").glob("step-*")),
+                         ["step-000005", "step-000006"])
+        *shell, command = self.resume_command(message)
+        # The update of step 6 has ruined the weights, so the message's first way out fails, and its second succeeds.
+        rate = re.search(r"optimizer\.lr=1e\+09", message).group()
+        again = ["optimizer.lr=1e-3", "training.steps=12"]
+        self.assert_says(self.start([*shell, " ".join([command, rate, *again])]).result(), 1, "not finite: the ")
+        shutil.move(self.dump / "checkpoints/step-000006", self.folder)
+        result = self.start([*shell, " ".join([command, *again])]).result()
+        self.assertEqual(result.code, 0, result)
+
+    def test_save_waits_for_an_update(self):
+        """A save that falls due at a skipped step is made after the next update, and the last one in any case."""
+        keys = ["training.steps=20", "validation.freq=0", "checkpoint.interval=0", "training.max_norm=0",
+                "optimizer.lr=1e-12"]
+        self.train_well(*keys)
+        norms = {step["step"]: step["grad_norm"] for step in self.steps()}
+        largest = sorted(norms, key=norms.get)[-6:]
+        limit = (norms[largest[0]] + norms[largest[1]]) / 2
+        skipped = sorted(largest[1:])
+        layouts = (["run.ranks=1"], ["run.ranks=2", "parallelism.pipeline_parallel_degree=2",
+                                     "parallelism.pipeline_parallel_post_validation=true"])
+        for i, layout in enumerate(layouts):
+            result = self.train_well(*keys, *layout, "training.on_nonfinite=skip", f"training.skip_above_norm={limit}",
+                                     "checkpoint.interval=1", "checkpoint.keep_latest_k=0",
+                                     f"job.dump_folder=spikes{i}")
+            folder = self.folder / f"spikes{i}"
+            self.assertEqual([step["step"] for step in self.steps(folder) if step.get("skipped")], skipped)
+            self.assertEqual(result.out.count("update left out"), len(skipped))
+            self.assertEqual([int(path.name[5:]) for path in sorted((folder / "checkpoints").glob("step-*"))],
+                             [step for step in norms if step not in skipped or step == 20])
+            self.assertEqual(json.loads((self.latest(folder) / "orthant/state.json").read_text())["skipped_steps"], 5)
+        self.assert_says(self.train(*keys, "training.on_nonfinite=skip", "training.skip_above_norm=1e-3"), 1,
+                         "step 11: ", "10 skipped steps in a row. The norm exceeds training.skip_above_norm = 0.001")
+        self.assert_says(self.train("training.skip_above_norm=1"), 1, "training.skip_above_norm = 1",
+                         "has no effect with training.on_nonfinite")
 
     def test_overflowed_update_is_not_saved(self):
         for ranks in (1, 2):
