@@ -132,8 +132,10 @@ std::string action_text(const Action& action) {
 std::string memory_text(const Plan& plan) {
   const int rank = plan.worst_rank();
   const MemoryBytes& memory = plan.memory_of(rank);
+  const double limit_gib = plan.config.run.memory_gib_per_rank;
   const std::string needs =
-      fmt::format("rank {} needs most, {} of tensors {}", rank, format_bytes(static_cast<double>(memory.total())),
+      fmt::format("rank {} needs most, {} of tensors{} {}", rank, format_bytes(static_cast<double>(memory.total())),
+                  limit_gib > 0 ? fmt::format(" (at most run.memory_gib_per_rank = {:g} GiB)", limit_gib) : "",
                   memory.peak ? action_text(*memory.peak) : "in the update");
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";

@@ -10,7 +10,7 @@ namespace orthant {
 
 /// Law of a number. The reader states it in errors.
 enum class NumberLaw {
-  positive,         // > 0 and at most 1e30
+  amount,           // 1e6 to 1e30: bytes, bytes/s or FLOP/s, so that a number of GB or TFLOP/s is refused
   not_negative,     // 0 to 1e30
   at_least_one,     // 1 to 1e30
   share,            // 1e-6 to 1
@@ -34,15 +34,15 @@ void visit_keys(T& table, Visit&& visit) {
   if constexpr (std::is_same_v<Table, DeviceTable>) {
     visit("per_host", table.per_host, CountLaw::count);
     visit("compute_units", table.compute_units, CountLaw::count);
-    visit("memory_bytes", table.memory_bytes, NumberLaw::positive);
+    visit("memory_bytes", table.memory_bytes, NumberLaw::amount);
     visit("communication_uses_compute", table.communication_uses_compute);
     visit("shared_cores", table.shared_cores, CountLaw::optional);
   } else if constexpr (std::is_same_v<Table, PeakTable>) {
-    visit("bfloat16", table.bfloat16, NumberLaw::positive);
-    visit("float32", table.float32, NumberLaw::positive);
-    visit("float64", table.float64, NumberLaw::positive);
+    visit("bfloat16", table.bfloat16, NumberLaw::amount);
+    visit("float32", table.float32, NumberLaw::amount);
+    visit("float64", table.float64, NumberLaw::amount);
   } else if constexpr (std::is_same_v<Table, MemoryTable>) {
-    visit("bytes_per_s", table.bytes_per_s, NumberLaw::positive);
+    visit("bytes_per_s", table.bytes_per_s, NumberLaw::amount);
     visit("share", table.share, NumberLaw::share);
     visit("latency_seconds", table.latency_seconds, NumberLaw::not_negative);
   } else if constexpr (std::is_same_v<Table, ProductTable>) {
@@ -72,7 +72,7 @@ void visit_keys(T& table, Visit&& visit) {
     visit("message_traffic", table.message_traffic, NumberLaw::optional_factor);
     visit("shared_call_seconds", table.shared_call_seconds, NumberLaw::optional_factor);
   } else if constexpr (std::is_same_v<Table, LinkTable>) {
-    visit("bytes_per_s", table.bytes_per_s, NumberLaw::positive);
+    visit("bytes_per_s", table.bytes_per_s, NumberLaw::amount);
   } else if constexpr (std::is_same_v<Table, MessageTable>) {
     visit("share", table.share, NumberLaw::message_share);
     visit("latency_seconds", table.latency_seconds, NumberLaw::not_negative);

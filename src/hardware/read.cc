@@ -145,9 +145,9 @@ struct TableReader {
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");
       case NumberLaw::message_share: return check_message_share(value);
-      case NumberLaw::positive:
-        if (!(value > 0)) return "must be positive";
-        return require(value >= 1e-30 && value <= 1e30, "must be from 1e-30 to 1e30");
+      case NumberLaw::amount:
+        return require(value >= 1e6 && value <= 1e30,
+                       "must be from 1e6 to 1e30, in bytes, bytes/s or FLOP/s: 80 GB is 80e9, 312 TFLOP/s is 312e12");
       case NumberLaw::not_negative: return require(value >= 0 && value <= 1e30, "must be from 0 to 1e30");
       case NumberLaw::at_least_one: return require(value >= 1 && value <= 1e30, "must be from 1 to 1e30");
     }

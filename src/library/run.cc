@@ -60,9 +60,8 @@ void default_tokenizer(Config& config, const std::string& directory) {
   }
 }
 
-RunToPlan with_hardware(const Config& config, RunFacts facts) {
-  facts.hardware = find_hardware(config, facts.ranks);
-  return {config, facts};
+RunFacts facts_of_run(const Config& config, int ranks, int64_t vocab_size) {
+  return {.ranks = ranks, .vocab_size = vocab_size, .hardware = find_hardware(config, ranks)};
 }
 
 }  // namespace
@@ -79,7 +78,7 @@ Config complete_run(Config config, const BuildFeatures& features) {
 
 RunToPlan run_to_plan(Config parsed) {
   const Config config = complete_run(std::move(parsed), {.only_plans = true});
-  return with_hardware(config, facts_without_data(config, static_cast<int>(config.run.ranks)));
+  return {config, facts_without_data(config, static_cast<int>(config.run.ranks))};
 }
 
 RunToPlan model_to_plan(const std::string& path, std::span<const std::string> overrides) {
@@ -102,24 +101,24 @@ RunToPlan model_to_plan(const std::string& path, std::span<const std::string> ov
   set(config.training.seq_len, "training.seq_len", std::min<int64_t>(4096, config.model.max_position_embeddings));
   set(config.training.global_batch_size, "training.global_batch_size", config.run.ranks);
   check_with_advice(config, {.only_plans = true});
-  return with_hardware(config, facts_of_model(config));
+  const RunFacts facts = facts_of_model(config);
+  return {config, facts_of_run(config, facts.ranks, facts.vocab_size)};
 }
 
 RunFacts facts_without_data(const Config& config, int ranks) {
   if (config.model.vocab_size == 0) return facts_before_data(config, ranks);
   const std::string& spec = config.data.tokenizer;
-  if (spec.starts_with("train:")) return {.ranks = ranks, .vocab_size = pieces_to_train(spec)};
-  if (spec != "byte" && !fs::exists(spec)) return facts_of_model(config);
-  return {.ranks = ranks, .vocab_size = load_tokenizer(spec, "", {})->vocab_size()};
+  if (spec.starts_with("train:")) return facts_of_run(config, ranks, pieces_to_train(spec));
+  if (spec != "byte" && !fs::exists(spec)) return facts_of_run(config, ranks, facts_of_model(config).vocab_size);
+  return facts_of_run(config, ranks, load_tokenizer(spec, "", {})->vocab_size());
 }
 
 RunFacts facts_before_data(const Config& config, int ranks) {
-  RunFacts facts{.ranks = ranks};
   check_prefixes(config.data.path, config.data.format, !config.data.weights.empty(), config.locate("data.path"));
   text_files_of(config.data.path);  // throws for a missing file
   const std::string& spec = config.data.tokenizer;
-  facts.vocab_size = spec.starts_with("train:") ? pieces_to_train(spec) : load_tokenizer(spec, "", {})->vocab_size();
-  return facts;
+  return facts_of_run(config, ranks,
+                      spec.starts_with("train:") ? pieces_to_train(spec) : load_tokenizer(spec, "", {})->vocab_size());
 }
 
 std::string planned_svg(const Plan& plan) {

@@ -31,8 +31,9 @@ RunToPlan run_to_plan(Config parsed);
 /// not supported.
 RunToPlan model_to_plan(const std::string& path, std::span<const std::string> overrides);
 
-/// The facts that planning needs, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError
-/// if data.path names no file.
+/// The facts that planning needs, with the hardware that the run file names, without training a tokenizer or
+/// tokenizing: "train:N" will have N pieces. Training and `orthant plan` have the same facts, so they make the same
+/// choices. ConfigError if data.path names no file.
 RunFacts facts_before_data(const Config& config, int ranks);
 
 /// The same if model.vocab_size is 0. Otherwise the data need not exist, and the tokenizer's file may be missing.

@@ -45,7 +45,7 @@ TextFormat text_format(const Config& config);
 TrainingData open_training_data(const Config& config, const TextProgress& progress = {},
                                 FileReadings* readings = nullptr);
 
-/// Facts about the data that planning needs.
+/// The facts that planning needs, without hardware.
 RunFacts facts_of(const TrainingData& data, int ranks);
 
 }  // namespace orthant

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "advice/advised_plan.h"
 #include "base/errors.h"
 #include "config/from_config.h"
 #include "tests/support/says.h"
@@ -28,9 +29,28 @@ TEST_F(Run, PlanningTrainsNoTokenizer) {
   EXPECT_EQ(facts_before_data(config, 3).ranks, 3);
   config.data.tokenizer = "byte";
   EXPECT_EQ(facts_before_data(config, 1).vocab_size, 257);
+  EXPECT_EQ(facts_before_data(config, 1).hardware, nullptr);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
   config.data.path = {"nowhere.txt"};
   EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_before_data(config, 1); }), {"data.path", "nowhere.txt"}));
+}
+
+// If training did not know the hardware, it would choose the mesh by bytes, and a plan by time.
+TEST_F(Run, TrainingChoosesTheMeshOfThePlan) {
+  Config config;
+  config.model.hidden_size = 256;
+  config.model.num_attention_heads = config.model.num_key_value_heads = 64;
+  config.training.global_batch_size = config.training.local_batch_size = 64;
+  config.data.path = {write("text.txt", "a few words\n")};
+  config.data.tokenizer = "byte";
+  config.run.ranks = 64;
+  config.run.hardware = "h100-8x";
+  config.parallelism.tensor_parallel_kind = "auto";
+  config.parallelism.tensor_parallel_degree = 64;
+  const auto [completed, facts] = run_to_plan(config);
+  const Plan planned = advised_plan(completed, facts), trained = advised_plan(completed, facts_before_data(config, 64));
+  EXPECT_EQ(trained.mesh, planned.mesh);
+  EXPECT_NE(advised_plan(completed, {.ranks = 64, .vocab_size = facts.vocab_size}).mesh, planned.mesh);
 }
 
 TEST_F(Run, AVocabularySizeLetsAPlanDoWithoutData) {
