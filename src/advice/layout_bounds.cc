@@ -18,12 +18,12 @@ int64_t volume_of(const ParameterInfo& parameter) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-// The most bytes of activations that each row keeps. The ranks with the smallest shards of the batch and of the
-// sequences count, so that the others keep no less.
-std::vector<int64_t> activation_bytes(const Pipeline& pipeline) {
+// The most bytes that each row holds of activations, messages between stages and temporaries. The ranks with the
+// smallest shards of the batch and of the sequences count, so that the others hold no less.
+std::vector<int64_t> row_bytes(const Pipeline& pipeline) {
   const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
   const RowMemory rows(pipeline.passes);
-  std::vector<int64_t> kept;
+  std::vector<int64_t> held;
   const int ranks = pipeline.mesh.axis_size(kPipeline), of_row = pipeline.mesh.size() / ranks;
   for (int row = 0; row < ranks; ++row) {
     std::map<std::pair<int64_t, int>, MicrobatchBytes> known;  // by number of sequences and stage
@@ -38,9 +38,9 @@ std::vector<int64_t> activation_bytes(const Pipeline& pipeline) {
       }
       return found->second;
     };
-    kept.push_back(rows.profile(row, bytes_of).peak({}).kept);
+    held.push_back(rows.profile(row, bytes_of).peak({}).peak.total());
   }
-  return kept;
+  return held;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ double step_seconds_bound(const Config& config, const RunFacts& facts) {
 
 LayoutBounds::LayoutBounds(Pipeline given) : pipeline_(std::move(given)) {
   const Pipeline& pipeline = pipeline_;
-  for (const int64_t bytes : activation_bytes(pipeline)) rows_.push_back({.activations = bytes});
+  for (const int64_t bytes : row_bytes(pipeline)) rows_.push_back({.row_bytes = bytes});
   const int master = master_bytes(pipeline.config);
   const int64_t layers = pipeline.architecture.num_hidden_layers;
   for (const ParameterInfo& parameter : parameter_table(pipeline.architecture)) {
@@ -104,7 +104,7 @@ int64_t LayoutBounds::memory_bytes(const Config& config) const {
   int64_t most = 0;
   for (const Row& row : rows_) {
     const double states = row.elements * (weights + gradients) + row.state_bytes * state;
-    most = std::max(most, static_cast<int64_t>(states) + row.activations);
+    most = std::max(most, static_cast<int64_t>(states) + row.row_bytes);
   }
   return most;
 }

@@ -23,7 +23,8 @@ class LayoutBounds {
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
   /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer
-  /// state over the ranks of a pipeline rank, and the activations that their row keeps. `config` has the stage of ZeRO.
+  /// state over the ranks of a pipeline rank, and the most that their row holds without ZeRO's buffers. `config` has
+  /// the stage of ZeRO.
   int64_t memory_bytes(const Config& config) const;
 
  private:
@@ -31,7 +32,7 @@ class LayoutBounds {
   struct Row {
     double elements = 0;      // of its parameters
     double state_bytes = 0;   // of their optimizer state
-    int64_t activations = 0;  // bytes on one rank
+    int64_t row_bytes = 0;    // activations, messages and temporaries on one rank
   };
   Pipeline pipeline_;
   std::vector<Row> rows_;

@@ -40,7 +40,7 @@ class LayoutSearch {
       search_meshes(meshes, progress);
     }
     refine();
-    if (result_.fitting.empty()) search_smallest(meshes);
+    if (result_.fitting.empty()) search_smallest(meshes, progress);
     std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
     return std::move(result_);
   }
@@ -220,7 +220,7 @@ class LayoutSearch {
   }
 
   /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
-  void search_smallest(const std::vector<BoundedMesh>& meshes) {
+  void search_smallest(const std::vector<BoundedMesh>& meshes, const SearchProgress& progress) {
     std::vector<std::pair<int64_t, std::pair<std::string, Config>>> all;
     int64_t least_batch = std::numeric_limits<int64_t>::max();
     for (const auto& [bound, mesh] : meshes) least_batch = std::min(least_batch, mesh.local_batch);
@@ -237,9 +237,15 @@ class LayoutSearch {
       }
     }
     std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
-    for (const auto& [bytes, layout] : all) {
+    for (int64_t done = 0; const auto& [bytes, layout] : all) {
       if (result_.smallest && bytes >= result_.smallest->memory_bytes) return;
       add(layout.first, layout.second);
+      if (!progress) continue;
+      const auto end = result_.smallest ? std::ranges::lower_bound(all, result_.smallest->memory_bytes, {},
+                                                                   [](const auto& entry) { return entry.first; })
+                                        : all.end();
+      ++done;
+      progress(result_.meshes + done, result_.meshes + std::max<int64_t>(done, end - all.begin()));
     }
   }
 
