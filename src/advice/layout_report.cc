@@ -53,8 +53,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {
-      {"step", "MFU", "memory", "microbatch", "layout", "longer than in the best"}};
+  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "slower by", "layout"}};
   std::set<std::string> kinds;
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
@@ -62,8 +61,8 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     if (i >= kShown && !is_first_of_kind) continue;
     rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
-                    fmt::format("{}", found.config.training.local_batch_size), found.name,
-                    i == 0 ? "" : reason(best, found)});
+                    fmt::format("{}", found.config.training.local_batch_size), i == 0 ? "" : reason(best, found),
+                    found.name});
   }
   text += text_table(rows);
   text += fmt::format("  The first {} rows are the best; each row after them is the fastest that was found of another\n"

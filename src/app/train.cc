@@ -210,7 +210,7 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
   CommOptions options;
   options.transport = config.run.transport;
   options.timeout_s = config.run.timeout_s;
-  options.silence_s = std::min(options.silence_s, config.run.timeout_s);
+  options.heartbeat_timeout_s = std::min(options.heartbeat_timeout_s, config.run.timeout_s);
   options.on_failure = [arguments, config, serves](const std::string& message, bool must_report) {
     end_failed(message + "\n" + advice_after_failure(config, arguments.resume_command), must_report, serves);
   };
@@ -221,9 +221,11 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
 // one.
 std::unique_ptr<Watch> watch_setup(const Rendezvous& rendezvous, const CommOptions& options) {
   if (rendezvous.world_size == 1) return nullptr;
-  return std::make_unique<Watch>(
-      rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size, options.connect_timeout_s,
-      WatchOptions{.silence_s = options.silence_s, .board = rendezvous.board, .on_failure = options.on_failure});
+  return std::make_unique<Watch>(rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size,
+                                 options.connect_timeout_s,
+                                 WatchOptions{.heartbeat = {.timeout_s = options.heartbeat_timeout_s},
+                                              .board = rendezvous.board,
+                                              .on_failure = options.on_failure});
 }
 
 // An addition to an error message if the ranks' store is unreachable; else empty.

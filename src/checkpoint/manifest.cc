@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/terminal_text.h"
 #include "checkpoint/safetensors.h"
 
 namespace orthant {
@@ -178,9 +179,10 @@ Manifest read_manifest(const std::string& directory) {
 void check_size(const std::string& path, const FileDigest& expected) {
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
-  if (error)
+  if (error) {
     throw DataError(
-        fmt::format("{}: expected a file of {} bytes: {}", printable(path), expected.bytes, error.message()));
+        fmt::format("{}: expected a file of {} bytes: {}", escape_for_terminal(path), expected.bytes, error.message()));
+  }
   if (static_cast<int64_t>(bytes) == expected.bytes) return;
   throw DataError(fmt::format("{}: offset {}: the file has {} bytes, expected {}", path,
                               std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes, expected.bytes));

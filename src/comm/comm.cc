@@ -284,7 +284,7 @@ Traffic Comm::total_traffic() const {
 }
 
 void Comm::progress() {
-  if (state_->engine) state_->engine->nudge();
+  if (state_->engine) state_->engine->progress();
 }
 
 double Comm::exposed_wait_s() const { return state_->exposed_wait_s; }

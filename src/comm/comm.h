@@ -50,13 +50,13 @@ struct CommOptions {
   /// on CPUs finds the orders that deadlock on GPUs. The environment variable ORTHANT_IN_ORDER=1 requests it for tests.
   bool in_order = in_order_by_environment();
   /// An operation that takes longer has failed. The value is large because a rank may be busy saving a checkpoint.
-  /// Ranks that died or fell silent are detected much earlier (silence_s).
+  /// Ranks that died or fell silent are detected much earlier (heartbeat_timeout_s).
   double timeout_s = 300;
   /// How long ranks wait for each other while they connect.
   double connect_timeout_s = 60;
   /// A rank or host without a heartbeat for this long has failed, e.g. because it was cut off. A process of this
   /// machine that is stopped or gone is detected within seconds.
-  double silence_s = 30;
+  double heartbeat_timeout_s = 30;
   /// Called once, on another thread, when the run has failed elsewhere and this rank's main thread may be blocked.
   /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank
   /// and calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.

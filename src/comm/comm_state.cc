@@ -49,7 +49,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   if (mesh.size() == 1) return;
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
-  WatchOptions watching{.silence_s = options_.silence_s, .board = rendezvous_.board};
+  WatchOptions watching{.heartbeat = {.timeout_s = options_.heartbeat_timeout_s}, .board = rendezvous_.board};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
   watch_for_hangs(watching);
@@ -205,7 +205,7 @@ Work CommState::start(const GroupCall& operation, const Moved& bytes,
 void CommState::wait(Work& work) {
   auto pending = std::move(work.pending_);
   const auto start = Clock::now();
-  const bool blocks = !pending->soon();
+  const bool blocks = !pending->poll();
   if (blocks)
     watch->set_activity(
         fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ", describe(work.operation_)));
@@ -261,12 +261,12 @@ std::string CommState::find_cause(const GroupCall& operation, const std::string&
     fails_first_ = store_.add("failed-operations", 1) == 1;
     if (fails_first_) {
       warn(fmt::format("rank {}: {} failed: {}. Looking for the cause, for at most {:g} s", rank, describe(operation),
-                       reason, patience_s()));
+                       reason, cause_timeout_s()));
     }
   } catch (const CommError&) {  // the process that served the store is gone, and the watch reports that
   }
   constexpr double kReport_s = 3;  // in which the first rank reads the picture and reports
-  return watch->wait_for_cause(fails_first_ ? patience_s() : patience_s() + kReport_s);
+  return watch->wait_for_cause(fails_first_ ? cause_timeout_s() : cause_timeout_s() + kReport_s);
 }
 
 void CommState::fail(const GroupCall& operation, const std::exception& error) {
@@ -303,7 +303,7 @@ std::string CommState::picture() {
 
 // Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.
 void CommState::lost(const std::string& signature, const std::string& reason) {
-  const std::string known = watch->wait_for_cause(patience_s());
+  const std::string known = watch->wait_for_cause(cause_timeout_s());
   if (watch->failure()) return watch->abort_and_end(known);
   const std::string others = known.empty() ? "" : "; " + known;
   watch->abort_and_end(fmt::format("rank {}: {} over {}{}", rank, reason, signature, others));

@@ -70,7 +70,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void cancel_wait();
   void on_failure(const std::string& message, bool must_report);
   /// How long a failed operation waits until the watch has found the cause, in seconds.
-  double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
+  double cause_timeout_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& signature, const std::string& reason);
 
   // The same without its texts, because each operation is recorded.

@@ -13,7 +13,7 @@ namespace orthant {
 void CommState::watch_for_hangs(WatchOptions& watching) {
   if (rendezvous_.in_process && !options_.on_warning) return;
   watching.on_warning = [this](const std::string& warning) { warn(warning); };
-  HangOptions looking{.patience_s = options_.hang_s,
+  HangOptions looking{.stall_s = options_.hang_s,
                       .progress = [this] { return progress_.load(); },
                       .status = [this] { return status(); },
                       .report = watching.on_warning};

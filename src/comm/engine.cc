@@ -71,7 +71,9 @@ class Engine::Turn {
 };
 
 Engine::Engine(const MakeTransport& make, EngineOptions options)
-    : transport_(make(*this)), options_(options), patience_s_(options.away_s),
+    : transport_(make(*this)),
+      options_(options),
+      takeover_delay_s_(options.away_s),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot create an event: {}", std::strerror(errno)));
@@ -191,11 +193,11 @@ void Engine::sleep(std::unique_lock<std::mutex>& lock, double seconds) {
   if (!transport_->arm()) return;
   pollfd fds[] = {{transport_->event_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   lock.unlock();
-  poll(fds, 2, static_cast<int>(std::min(seconds, kSleepAtMost_s) * 1000) + 1);
+  ::poll(fds, 2, static_cast<int>(std::min(seconds, kSleepAtMost_s) * 1000) + 1);
   lock.lock();
 }
 
-bool Engine::soon(Job& job) {
+bool Engine::poll(Job& job) {
   if (job.done) return true;
   Turn turn(*this);
   look(&job, options_.look_s);
@@ -239,7 +241,7 @@ bool Engine::drain(double timeout_s) {
   return true;
 }
 
-void Engine::nudge() {
+void Engine::progress() {
   Turn turn(*this);
   look(nullptr, 0);
 }
@@ -292,9 +294,9 @@ void Engine::set_timer(double seconds) {
 void Engine::take_over() {
   if (in_background_ == 0) return;
   if (!on_duty_ && seconds_since(left_) < options_.away_s) {
-    patience_s_ = std::min(2 * patience_s_, options_.away_at_most_s);
-  } else if (patience_s_ > options_.away_s) {
-    patience_s_ = options_.away_s;
+    takeover_delay_s_ = std::min(2 * takeover_delay_s_, options_.away_at_most_s);
+  } else if (takeover_delay_s_ > options_.away_s) {
+    takeover_delay_s_ = options_.away_s;
     timer_set_ = false;  // the running timer may be set to a long time
   }
 }
@@ -305,7 +307,7 @@ void Engine::hand_over() {
   if (in_background_ == 0 || turns_ > 0 || cancelled_) return;
   if (!on_duty_) {
     left_ = Clock::now();
-    if (!timer_set_) set_timer(patience_s_);
+    if (!timer_set_) set_timer(takeover_delay_s_);
     return;
   }
   // Re-arms the transport; otherwise its events would not wake the background thread.
@@ -319,14 +321,14 @@ void Engine::run() {
   omp_set_num_threads(1);
   while (!stop_) {
     pollfd timer{timer_fd_, POLLIN, 0};
-    poll(&timer, 1, -1);
+    ::poll(&timer, 1, -1);
     uint64_t expirations = 0;
     if (read(timer_fd_, &expirations, sizeof expirations) > 0) timer_set_ = false;
     // Does not even take the lock, which would delay the rank's thread.
     if (turns_ > 0) continue;
     std::unique_lock lock(mutex_);
     if (in_background_ == 0 || turns_ > 0) continue;
-    if (const double left_s = patience_s_ - seconds_since(left_); left_s > 0) {
+    if (const double left_s = takeover_delay_s_ - seconds_since(left_); left_s > 0) {
       set_timer(std::max(left_s, 1e-6));
       continue;
     }

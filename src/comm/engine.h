@@ -101,7 +101,7 @@ class Engine final : private MessageSink {
 
   /// Advances messages until the job is done, nothing has moved for look_s, or 0.1 s have passed. True if the job is
   /// done.
-  bool soon(Job& job);
+  bool poll(Job& job);
   /// Advances messages, and sleeps in between, until the job is done. Throws the task's error. Throws CommError after
   /// timeout_s, at cancel(), and if the transport has lost a peer.
   void wait(Job& job);
@@ -112,7 +112,7 @@ class Engine final : private MessageSink {
   /// cancel().
   bool drain(double timeout_s);
   /// Processes events that are ready now, without waiting.
-  void nudge();
+  void progress();
   /// The reason why a peer cannot be reached any more. Empty while none is known to be lost. Any thread may call it.
   std::string lost_peer() const;
   /// The same, after processing events if nothing else does so at the moment: a transport may detect the loss only
@@ -157,10 +157,10 @@ class Engine final : private MessageSink {
   std::atomic<bool> cancelled_ = false;
   std::atomic<bool> stop_ = false;
   bool on_duty_ = false;  // the background thread is advancing messages
-  /// The timer is running. When it expires, patience_s_ is compared with the time since `left_`.
+  /// The timer is running. When it expires, takeover_delay_s_ is compared with the time since `left_`.
   std::atomic<bool> timer_set_ = false;
   /// Time that the rank's thread may be away before the background thread takes over.
-  double patience_s_;
+  double takeover_delay_s_;
   /// When the rank's thread last stopped advancing messages.
   std::chrono::steady_clock::time_point left_;
   int wake_fd_ = -1, timer_fd_ = -1;

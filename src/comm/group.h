@@ -37,7 +37,7 @@ class Pending {
   /// True if wait() would no longer block on a peer.
   virtual bool done() = 0;
   /// Like done(), but first polls for a short time, up to which polling is cheaper than sleeping.
-  virtual bool soon() { return done(); }
+  virtual bool poll() { return done(); }
   /// May be called from any thread: makes wait() throw soon. The operation itself may remain blocked; its group must
   /// then be abandoned, not closed.
   virtual void cancel() noexcept = 0;

@@ -65,12 +65,12 @@ struct HangWatch::Requests {
 HangWatch::HangWatch(const Mesh& mesh, int rank, const Store& store, HangOptions options)
     : rank_(rank),
       options_(std::move(options)),
-      report_after_s_(options_.patience_s),
+      report_after_s_(options_.stall_s),
       requests_(std::make_shared<Requests>(Requests{mesh, store})) {}
 
 void HangWatch::tick(double elapsed_s) {
   constexpr double kBetweenLooks_s = 1;
-  still_s_ += elapsed_s;
+  stalled_s_ += elapsed_s;
   if (answer_.valid()) {
     if (!is_ready(answer_)) return;
     const Answer answer = answer_.get();
@@ -85,19 +85,19 @@ void HangWatch::tick(double elapsed_s) {
     progress_ = now;
     if (std::exchange(reported_, false)) {
       report_after_s_ *= 2;
-      options_.report(fmt::format("the ranks make progress again, after {:.0f} s", still_s_));
+      options_.report(fmt::format("the ranks make progress again, after {:.0f} s", stalled_s_));
     }
     if (!entry_.empty()) entry_.clear(), is_posted_ = false;
-    still_s_ = next_look_s_ = next_post_s_ = 0;
-  } else if (still_s_ >= options_.patience_s) {
-    looks = rank_ == 0 && !reported_ && still_s_ >= std::max(report_after_s_, next_look_s_);
-    if (looks) next_look_s_ = still_s_ + std::min(kBetweenLooks_s, options_.patience_s / 5);
-    if (still_s_ >= next_post_s_) {
+    stalled_s_ = next_look_s_ = next_post_s_ = 0;
+  } else if (stalled_s_ >= options_.stall_s) {
+    looks = rank_ == 0 && !reported_ && stalled_s_ >= std::max(report_after_s_, next_look_s_);
+    if (looks) next_look_s_ = stalled_s_ + std::min(kBetweenLooks_s, options_.stall_s / 5);
+    if (stalled_s_ >= next_post_s_) {
       RankStatus status = options_.status();
-      status.still_s = still_s_;
+      status.stalled_s = stalled_s_;
       entry_ = to_text(status);
       is_posted_ = false;
-      next_post_s_ = 2 * still_s_;
+      next_post_s_ = 2 * stalled_s_;
     }
   }
   const bool posts = !std::exchange(is_posted_, true);

@@ -1,5 +1,5 @@
 // HangWatch: reports within 10 s that no rank of a run makes progress, and who waits for whom. A rank makes progress
-// when its activity or the operation that it waits for changes. One without progress for patience_s posts its status in
+// when its activity or the operation that it waits for changes. One without progress for stall_s posts its status in
 // the store, and again whenever that time has doubled. Rank 0, if it makes no progress itself, collects the statuses.
 // If all ranks have posted one and some rank waits, it reports the picture of waiting.h, once per hang. This is a
 // warning, because a slow rank may go on, and each picture that the run survived doubles the time until the next one.
@@ -24,7 +24,7 @@ namespace orthant {
 
 struct HangOptions {
   /// A rank without progress for this long posts its status, in seconds.
-  double patience_s = 5;
+  double stall_s = 5;
   /// Number of changes of this rank's activity, and its status. Both are called on the thread of tick().
   std::function<int64_t()> progress;
   std::function<RankStatus()> status;
@@ -50,7 +50,7 @@ class HangWatch {
   const int rank_;
   const HangOptions options_;
   int64_t progress_ = -1;
-  double still_s_ = 0;
+  double stalled_s_ = 0;
   std::string entry_;          // of this rank, as the store should have it; empty while it makes progress
   bool is_posted_ = true;      // whether the store has it
   double next_post_s_ = 0;     // when the status is posted again

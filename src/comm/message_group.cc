@@ -21,13 +21,13 @@ Bytes memory_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel() * tensor.element_size())};
 }
 
-class Underway : public Pending {
+class StartedMessages : public Pending {
  public:
-  Underway(Engine& engine, std::vector<at::Tensor> tensors, std::shared_ptr<Job> job)
+  StartedMessages(Engine& engine, std::vector<at::Tensor> tensors, std::shared_ptr<Job> job)
       : engine_(engine), job_(std::move(job)), tensors_(std::move(tensors)) {}
   void wait() override { engine_.wait(*job_); }
   bool done() override { return job_->done; }
-  bool soon() override { return engine_.soon(*job_); }
+  bool poll() override { return engine_.poll(*job_); }
   void cancel() noexcept override { engine_.cancel(); }
   std::optional<Moved> moved_bytes() const override { return job_->moved_bytes; }
   const std::shared_ptr<Job>& job() { return job_; }
@@ -99,7 +99,7 @@ class MessageGroup : public Group {
       return orthant::reduce_in_chunks(peers, memory, root);
     };
     Jobs predecessors;
-    if (after.operation != nullptr) predecessors.push_back(dynamic_cast<Underway&>(*after.operation).job());
+    if (after.operation != nullptr) predecessors.push_back(dynamic_cast<StartedMessages&>(*after.operation).job());
     return start(MessageKind::reduce_in_chunks, {tensor}, body, std::move(predecessors));
   }
 
@@ -165,11 +165,12 @@ class MessageGroup : public Group {
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
     const bool in_background = options_.is_channel || options_.in_order || bytes > kForegroundBytes;
     if (!options_.in_order)
-      return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, predecessors));
+      return std::make_unique<StartedMessages>(engine_, std::move(tensors),
+                                               engine_.start(in_background, body, predecessors));
     std::shared_ptr<Job>& last = last_of_[communicator];
     if (last) predecessors.push_back(last);
     last = engine_.start(in_background, body, predecessors);
-    return std::make_unique<Underway>(engine_, std::move(tensors), last);
+    return std::make_unique<StartedMessages>(engine_, std::move(tensors), last);
   }
 
   // The tag numbers the operations of a group, which distinguishes those that overlap. The number wraps around at 2^19,

@@ -185,7 +185,7 @@ struct SameState {
   std::set<int> missing;
   const std::vector<int>* last_missing = nullptr;  // those of the last rank, which often shares its operation
   bool same_missing = true;
-  double still_s = 0;
+  double stalled_s = 0;
 };
 
 class Picture {
@@ -264,7 +264,7 @@ class Picture {
         state.missing.insert(state.last_missing->begin(), state.last_missing->end());
       }
       state.ranks.push_back(each.rank);
-      state.still_s = std::max(state.still_s, each.still_s);
+      state.stalled_s = std::max(state.stalled_s, each.stalled_s);
     }
     return states;
   }
@@ -273,8 +273,8 @@ class Picture {
     const RankStatus& first = status(state.ranks.front());
     const bool one = state.ranks.size() == 1;
     const std::string ranks = list_ranks(state.ranks);
-    const std::string since = fmt::format("for {:.0f} s", state.still_s);
-    if (!first.waits() && state.still_s == 0) {
+    const std::string since = fmt::format("for {:.0f} s", state.stalled_s);
+    if (!first.waits() && state.stalled_s == 0) {
       return fmt::format("{} {} posted no status, so {} may make progress", ranks, one ? "has" : "have",
                          one ? "it" : "they");
     }
@@ -316,7 +316,7 @@ void from_json(const nlohmann::json& json, StartedCounts& counts) {
 
 std::string to_text(const RankStatus& status) {
   nlohmann::json json;
-  json["rank"] = status.rank, json["still_s"] = status.still_s, json["activity"] = status.activity;
+  json["rank"] = status.rank, json["stalled_s"] = status.stalled_s, json["activity"] = status.activity;
   json["operation"] = status.operation, json["group"] = status.group, json["bytes"] = status.bytes;
   json["number"] = status.number, json["messages"] = status.messages, json["started"] = status.started;
   return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -328,7 +328,7 @@ std::optional<RankStatus> parse_rank_status(std::string_view text, int num_ranks
     const auto json = nlohmann::json::parse(text);
     RankStatus status;
     json.at("rank").get_to(status.rank);
-    json.at("still_s").get_to(status.still_s);
+    json.at("stalled_s").get_to(status.stalled_s);
     status.activity = plain_text(json.at("activity"));
     status.operation = plain_text(json.at("operation"));
     status.group = plain_text(json.at("group"));

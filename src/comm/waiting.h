@@ -40,7 +40,7 @@ struct StartedCounts {
 struct RankStatus {
   int rank = 0;
   /// Time since the rank last made progress, in seconds.
-  double still_s = 0;
+  double stalled_s = 0;
   /// The activity that the rank last reported, such as "2F5, action 7 of 12 of step 41"; may be empty.
   std::string activity;
 

@@ -81,7 +81,7 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
 
 // Returns why no connection to this port is possible now, by one attempt of our own, because c10d does not report the
 // reason. Empty if a connection is accepted. Linux repeats a lost request for a connection after 1, 3 and 7 s.
-std::string why_unreachable(const std::string& host, int port, int patience_ms) {
+std::string why_unreachable(const std::string& host, int port, int timeout_ms) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const int unknown = getaddrinfo(host.c_str(), fmt::format("{}", port).c_str(), &hints, &found);
@@ -95,7 +95,7 @@ std::string why_unreachable(const std::string& host, int port, int patience_ms) 
     int error = fd < 0 || (::connect(fd, at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) ? errno : 0;
     pollfd ready{fd, POLLOUT, 0};
     socklen_t size = sizeof error;
-    if (error == 0 && poll(&ready, 1, patience_ms) == 0) error = ETIMEDOUT;
+    if (error == 0 && poll(&ready, 1, timeout_ms) == 0) error = ETIMEDOUT;
     if (error == 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     reason = error == 0 ? "" : std::strerror(error);
     if (fd >= 0) close(fd);

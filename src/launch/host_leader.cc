@@ -26,7 +26,7 @@ int64_t number_in(const std::string& text) {
 }  // namespace
 
 void Heartbeat::see(int64_t beat, double elapsed_s) {
-  still_s_ = beat == beat_ ? still_s_ + elapsed_s : 0;
+  unchanged_s_ = beat == beat_ ? unchanged_s_ + elapsed_s : 0;
   beat_ = beat;
 }
 
@@ -44,13 +44,13 @@ std::string during(const std::string& activity) {
 }
 
 HostLeader::HostLeader(const Store& store, std::shared_ptr<HostBoard> board, std::vector<int> hosts, int rank,
-                       const HostPatience& patience)
+                       const HeartbeatLimits& limits)
     : store_(store),
       board_(std::move(board)),
       ring_(std::move(hosts)),
       rank_(rank),
-      patience_(patience),
-      since_beat_s_(patience.beat_s) {}
+      limits_(limits),
+      since_beat_s_(limits.period_s) {}
 
 Answer HostLeader::inquire(double elapsed_s) {
   if (!connection_) connection_ = store_.clone();
@@ -86,7 +86,7 @@ std::vector<int> HostLeader::watched_hosts() const {
 
 Answer HostLeader::look_at_hosts(double elapsed_s) {
   since_beat_s_ += elapsed_s;
-  if (since_beat_s_ >= patience_.beat_s) beat(), since_beat_s_ = 0;
+  if (since_beat_s_ >= limits_.period_s) beat(), since_beat_s_ = 0;
   std::vector<int> watched = watched_hosts();
   // A request for a key that does not exist would wait.
   for (const int host : watched) {
@@ -124,22 +124,22 @@ void HostLeader::read(int host, const std::string& posted, double elapsed_s) {
 }
 
 std::string HostLeader::describe_failure(const Host& host) const {
-  const double patience_s = board_->is_suspicious() ? std::min(patience_.silence_s, patience_.suspicion_s)
-                                                    : std::max(patience_.silence_s, kMissedBeats * patience_.beat_s);
-  if (host.left || host.heartbeat.still_s() < patience_s) return "";
-  return fmt::format("{} has sent no heartbeat for {:.0f} s{}", host.name, host.heartbeat.still_s(),
+  const double timeout_s = board_->is_suspicious() ? std::min(limits_.timeout_s, limits_.suspected_timeout_s)
+                                                   : std::max(limits_.timeout_s, kMissedBeats * limits_.period_s);
+  if (host.left || host.heartbeat.unchanged_s() < timeout_s) return "";
+  return fmt::format("{} has sent no heartbeat for {:.0f} s{}", host.name, host.heartbeat.unchanged_s(),
                      during(readable_activity(host.activity)));
 }
 
 std::string HostLeader::warning_of(Host& host) const {
-  const double still_s = host.heartbeat.still_s();
-  const bool is_silent = !host.left && still_s >= std::max(patience_.warn_s, kMissedBeats * patience_.beat_s);
+  const double unchanged_s = host.heartbeat.unchanged_s();
+  const bool is_silent = !host.left && unchanged_s >= std::max(limits_.warn_after_s, kMissedBeats * limits_.period_s);
   return host.warning.change(is_silent && describe_failure(host).empty(), [&](bool silent) {
     if (!silent) return host.name + " sends heartbeats again";
     return fmt::format(
         "{} has sent no heartbeat for {:.1f} s: it may be frozen or cut off{}. The run stops after {:g} s "
         "of silence",
-        host.name, still_s, during(readable_activity(host.activity)), patience_.silence_s);
+        host.name, unchanged_s, during(readable_activity(host.activity)), limits_.timeout_s);
   });
 }
 

@@ -25,11 +25,11 @@ inline constexpr double kMissedBeats = 3;
 class Heartbeat {
  public:
   void see(int64_t beat, double elapsed_s);
-  double still_s() const { return still_s_; }
+  double unchanged_s() const { return unchanged_s_; }
 
  private:
   int64_t beat_ = -1;
-  double still_s_ = 0;
+  double unchanged_s_ = 0;
 };
 
 /// A silence to warn of: once when it begins, and once when it ends.
@@ -47,12 +47,18 @@ std::string readable_activity(const std::string& posted);
 /// " (last reported activity: ...)"; empty if the activity is.
 std::string during(const std::string& activity);
 
-/// Time limits for the heartbeats of other hosts, in seconds.
-struct HostPatience {
-  double beat_s = 0.5;     // how often a host posts its heartbeat
-  double silence_s = 30;   // a host whose heartbeat has not changed for so long has failed
-  double suspicion_s = 3;  // the same while a rank of this host is suspicious
-  double warn_s = 3.5;     // a host that is silent for so long is worth a warning
+/// Time limits for the heartbeats of ranks and hosts, in seconds.
+struct HeartbeatLimits {
+  /// How often a rank shows its heartbeat on the board of its host, and a leader posts that of its host.
+  double period_s = 0.5;
+  /// A rank or a host has failed if its heartbeat has not changed for this long and for three periods. It is long
+  /// because a machine may be slow and recover. A process that is gone is detected at once.
+  double timeout_s = 30;
+  /// The same limit if there is a second sign of failure: the process of the rank is stopped, or an operation with
+  /// another host has failed. This detects a host that died, because the kernel closes its connections.
+  double suspected_timeout_s = 3;
+  /// A rank, a host or a store that has been silent for this long is worth a warning.
+  double warn_after_s = 3.5;
 };
 
 /// The result of an inquiry.
@@ -67,7 +73,7 @@ class HostLeader {
   /// `store` must be the run's own. `hosts` are the numbers of all hosts of the run, in the order of the ring. Without
   /// a board it reads the failure record only.
   HostLeader(const Store& store, std::shared_ptr<HostBoard> board, std::vector<int> hosts, int rank,
-             const HostPatience& patience);
+             const HeartbeatLimits& limits);
 
   /// Asks the store over a connection of its own, elapsed_s after the last inquiry.
   Answer inquire(double elapsed_s);
@@ -93,7 +99,7 @@ class HostLeader {
   const std::shared_ptr<HostBoard> board_;
   const std::vector<int> ring_;
   const int rank_;
-  const HostPatience patience_;
+  const HeartbeatLimits limits_;
   Store connection_;  // from the first inquiry on
   std::map<int, Host> hosts_;
   double since_beat_s_;

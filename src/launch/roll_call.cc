@@ -84,8 +84,8 @@ std::string call_roll(const RollCall& call, const std::string& text,
   if (is_last && summarize) call.store.set(kComplete, "");
 
   const bool summarizes = summarize && call.rank == 0;
-  const double patience_s = call.timeout_s + (call.rank == 0 ? 0 : kRankZeroFirst_s);
-  std::optional<std::string> answer = await(call, summarizes ? kComplete : kAnswer, patience_s);
+  const double timeout_s = call.timeout_s + (call.rank == 0 ? 0 : kRankZeroFirst_s);
+  std::optional<std::string> answer = await(call, summarizes ? kComplete : kAnswer, timeout_s);
   if (answer && summarizes) {
     std::vector<std::string> keys;
     for (int rank = 0; rank < call.world_size; ++rank) keys.push_back(text_key(rank));

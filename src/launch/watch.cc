@@ -154,10 +154,10 @@ void Watch::suspect() {
   if (board_) board_->set_suspicious();
 }
 
-std::string Watch::wait_for_cause(double patience_s) {
+std::string Watch::wait_for_cause(double timeout_s) {
   suspect();
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
+  changed_.wait_for(lock, seconds(timeout_s), [&] { return failure_.has_value(); });
   return failure_ ? *failure_ : others();
 }
 
@@ -178,12 +178,12 @@ std::string Watch::others() const {
 }
 
 void Watch::run() {
-  const double look_s = board_ ? std::min(options_.look_s, options_.period_s) : options_.period_s;
+  const double board_period_s = board_ ? std::min(options_.board_period_s, options_.period_s) : options_.period_s;
   auto last = Clock::now();
   double failed_s = 0;
-  since_beat_s_ = options_.beat_s, since_asked_s_ = options_.period_s;
+  since_beat_s_ = options_.heartbeat.period_s, since_asked_s_ = options_.period_s;
   for (;;) {
-    if (processes_.wait(look_s)) has_ended_ = true;
+    if (processes_.wait(board_period_s)) has_ended_ = true;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -213,7 +213,10 @@ void Watch::tick(double elapsed_s) {
   if (board_) {
     if (const auto posted = board_->failure()) return fail(*posted, false);
     since_beat_s_ += elapsed_s;
-    if (since_beat_s_ >= options_.beat_s - options_.look_s / 2) board_->beat(position_), since_beat_s_ = 0;
+    if (since_beat_s_ >= options_.heartbeat.period_s - options_.board_period_s / 2) {
+      board_->beat(position_);
+      since_beat_s_ = 0;
+    }
     look_at_previous_rank(elapsed_s);
     if (failure() || !board_->lead(position_)) return;
   }
@@ -224,28 +227,25 @@ void Watch::tick(double elapsed_s) {
 // Asks if a request is due, and handles its answer at a later look, so that a store that does not answer keeps this
 // thread from nothing.
 void Watch::ask_store() {
+  const HeartbeatLimits& limits = options_.heartbeat;
   if (answer_.valid()) {
     const bool has_answered = is_ready(answer_);
-    warn_of(store_is_silent_.change(!has_answered && since_asked_s_ >= options_.warn_s, [&](bool silent) {
+    warn_of(store_is_silent_.change(!has_answered && since_asked_s_ >= limits.warn_after_s, [&](bool silent) {
       const std::string who = fmt::format("rank {}: the {}", rank_, record_.name());
       if (!silent) return who + " answers again";
       return fmt::format(
           "{} has not answered for {:.1f} s: the host of rank 0 or of the launcher, which serves it, may "
           "be frozen or cut off. The run stops after {:g} s of silence",
-          who, since_asked_s_, options_.silence_s);
+          who, since_asked_s_, limits.timeout_s);
     }));
     if (has_answered) return handle(answer_.get());
-    if (since_asked_s_ < std::max(options_.silence_s, options_.period_s)) return;
+    if (since_asked_s_ < std::max(limits.timeout_s, options_.period_s)) return;
     throw CommError(fmt::format("{} has not answered for {:.0f} s", record_.name(), since_asked_s_));
   }
-  if (since_asked_s_ < options_.period_s - options_.look_s / 2) return;
+  if (since_asked_s_ < options_.period_s - options_.board_period_s / 2) return;
   // A store that did not answer for long must not count as silence of the hosts.
   const double elapsed_s = std::min(std::exchange(since_asked_s_, 0), 2 * options_.period_s);
-  if (!leader_) {
-    leader_ = std::make_shared<HostLeader>(
-        record_, board_, hosts_, rank_,
-        HostPatience{options_.beat_s, options_.silence_s, options_.suspicion_s, options_.warn_s});
-  }
+  if (!leader_) leader_ = std::make_shared<HostLeader>(record_, board_, hosts_, rank_, limits);
   if (!board_) return handle(leader_->inquire(elapsed_s));  // the store of this process always answers
   answer_ = run_in_background([leader = leader_, elapsed_s] { return leader->inquire(elapsed_s); });
 }
@@ -281,7 +281,8 @@ void Watch::look_at_previous_rank(double elapsed_s) {
 
 std::string Watch::describe_failure(double elapsed_s) {
   previous_heartbeat_.see(board_->heartbeat(previous_), elapsed_s);
-  const double still_s = previous_heartbeat_.still_s(), beats_s = kMissedBeats * options_.beat_s;
+  const HeartbeatLimits& limits = options_.heartbeat;
+  const double unchanged_s = previous_heartbeat_.unchanged_s(), beats_s = kMissedBeats * limits.period_s;
   const std::string identity = board_->identity(previous_);
   const std::string activity = during(readable_activity(board_->activity(previous_)));
   const int rank = board_->rank(previous_), pid = pid_of(identity);
@@ -291,11 +292,11 @@ std::string Watch::describe_failure(double elapsed_s) {
       return fmt::format(
           "rank {} has sent no heartbeat for {:.1f} s, although its process {} runs{}. The run stops "
           "after {:g} s of silence",
-          rank, still_s, pid, activity, options_.silence_s);
+          rank, unchanged_s, pid, activity, limits.timeout_s);
     }));
   };
   // The state of a process that shows heartbeats is not read, because that takes longer than all else here.
-  if (!has_ended_ && still_s < std::min(beats_s, options_.silence_s)) return warn_if(false), "";
+  if (!has_ended_ && unchanged_s < std::min(beats_s, limits.timeout_s)) return warn_if(false), "";
   const ProcessState state = process_state(identity);
   if (state == ProcessState::gone) {
     gone_s_ += elapsed_s;
@@ -303,14 +304,16 @@ std::string Watch::describe_failure(double elapsed_s) {
     return fmt::format("rank {} died: its process {} has ended{}", rank, pid, activity);
   }
   has_ended_ = false;
-  double patience_s = std::max(options_.silence_s, beats_s);
+  double timeout_s = std::max(limits.timeout_s, beats_s);
   // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
-  if (state == ProcessState::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
-  if (still_s < patience_s) {
-    if (still_s >= std::max(options_.warn_s, beats_s)) warn_if(true);
+  if (state == ProcessState::stopped) {
+    timeout_s = std::min(timeout_s, std::max(limits.suspected_timeout_s, beats_s));
+  }
+  if (unchanged_s < timeout_s) {
+    if (unchanged_s >= std::max(limits.warn_after_s, beats_s)) warn_if(true);
     return "";
   }
-  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, still_s,
+  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, unchanged_s,
                      state == ProcessState::stopped ? fmt::format(": its process {} is stopped", pid) : "", activity);
 }
 

@@ -36,16 +36,9 @@ namespace orthant {
 struct WatchOptions {
   /// How often the leader of a host reads the record, in seconds.
   double period_s = 0.5;
-  /// How often this rank shows its heartbeat on the board, and the leader posts that of its host, in seconds.
-  double beat_s = 0.5;
-  /// How often this rank looks at the board, in seconds; at least once in a period.
-  double look_s = 0.1;
-  /// A rank or a host has failed if its heartbeat has not changed for this long and for three periods of beat_s. It is
-  /// long because a machine may be slow and recover. A process that is gone is detected at once.
-  double silence_s = 30;
-  /// The same limit if a second sign points there: the process of the rank is stopped, or an operation with another
-  /// host has failed. This detects a host that died, because the kernel closes its connections.
-  double suspicion_s = 3;
+  /// How often this rank reads the board of its host, in seconds; at least once in period_s.
+  double board_period_s = 0.1;
+  HeartbeatLimits heartbeat = {};
   /// Memory that the ranks of this host share. Null for threads of one process: they live and die together, so only the
   /// failure record matters, and each of them reads it.
   std::shared_ptr<HostBoard> board = nullptr;
@@ -55,10 +48,9 @@ struct WatchOptions {
   double leave_s = 5;
   /// Called at every look on the watch's thread, with the time since the last call in seconds.
   std::function<void(double elapsed_s)> on_tick = {};
-  /// Called on the watch's thread with a warning that names a rank, a host or a store that has been silent for warn_s,
-  /// long before silence_s ends the run, and again when it is silent no more.
+  /// Called on the watch's thread with a warning that names a rank, a host or a store that has been silent for
+  /// heartbeat.warn_after_s, long before heartbeat.timeout_s ends the run, and again when it is silent no more.
   std::function<void(const std::string& warning)> on_warning = {};
-  double warn_s = 3.5;
 };
 
 /// The last activity that a rank of this host showed, as " (last reported activity: ...)"; empty if unknown.
@@ -93,11 +85,11 @@ class Watch {
   /// The cause of the run's failure; empty while it has not failed.
   std::optional<std::string> failure() const;
   /// Called after the connection to a rank is lost. Until the cause is known, a host without heartbeats fails after
-  /// suspicion_s instead of silence_s.
+  /// suspected_timeout_s instead of timeout_s.
   void suspect();
-  /// Called after an operation failed: calls suspect(), waits up to patience_s for the cause and returns it. Returns
+  /// Called after an operation failed: calls suspect(), waits up to timeout_s for the cause and returns it. Returns
   /// the activities of the other ranks if it finds no cause.
-  std::string wait_for_cause(double patience_s);
+  std::string wait_for_cause(double timeout_s);
 
  private:
   struct Claim {

@@ -129,7 +129,10 @@ std::string recomputation_text(const Config& config) {
 
 std::string schedule_text(const Config& config) {
   const auto& p = config.parallelism;
-  const std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();
+  std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();
+  if (const int64_t stages = p.pipeline_parallel_stages_per_rank; stages > 0) {
+    name += fmt::format(" with {} per rank", counted(stages, "stage"));
+  }
   return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
 }
 

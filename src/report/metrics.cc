@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
-[[noreturn]] void fail(const std::string& what, const std::string& path) {
+[[noreturn]] void fail_to_write(const std::string& what, const std::string& path) {
   const int error = errno;
   std::string message = fmt::format("{} {}: {}", what, path, std::strerror(error));
   const bool is_full = error == ENOSPC || error == EDQUOT;
@@ -33,7 +33,7 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) fail("cannot read", path);
+  if (!in) throw DataError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
@@ -177,10 +177,10 @@ MetricsWriter::MetricsWriter(std::string path, std::optional<int64_t> resumed_st
   }
   if (resumed_step) missing_steps_ = *resumed_step - static_cast<int64_t>(kept.steps.size());
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (saved_bytes == 0 ? O_TRUNC : 0), 0644);
-  if (file_ < 0) fail("cannot write", path_);
+  if (file_ < 0) fail_to_write("cannot write", path_);
   if (saved_bytes > 0 && ::ftruncate(file_, static_cast<off_t>(saved_bytes)) != 0) {
     ::close(file_);
-    fail("cannot shorten", path_);
+    fail_to_write("cannot shorten", path_);
   }
 }
 
@@ -190,7 +190,7 @@ void MetricsWriter::append(const std::string& line) {
   for (size_t done = 0; done < line.size();) {
     const ssize_t count = ::write(file_, line.data() + done, line.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot write", path_);
+    if (count < 0) fail_to_write("cannot write", path_);
     done += static_cast<size_t>(count);
   }
 }

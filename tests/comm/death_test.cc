@@ -138,7 +138,7 @@ SWEEP_TEST(Death, StoppedRankIsDetectedByMissingHeartbeats) {
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
-    // 3 s of it are suspicion_s, the time allowed to a process that is seen to be stopped.
+    // 3 s of it are suspected_timeout_s, the time allowed to a process that is seen to be stopped.
     EXPECT_LT(seconds, 6) << program.output();
     EXPECT_TRUE(says(program.output(), {"error: rank 1 has sent no heartbeat for", "is stopped",
                                         "last reported activity: 0REDUCE_GRAD"}));

@@ -103,11 +103,11 @@ Relief relief_after_a_long_absence() {
   };
   Engine engine(make, {.away_s = kAway_s, .away_at_most_s = kAtMost_s});
   const auto job = engine.start(true, [&](Job&) { return receive(engine, {}, 12); });
-  for (int i = 0; i < 1000; ++i) engine.nudge();
+  for (int i = 0; i < 1000; ++i) engine.progress();
   // Long enough for the timer of away_s to expire and be set again for the raised patience.
   std::this_thread::sleep_for(milliseconds(100));
   const bool while_patient = transport->armed > 0;
-  engine.nudge();
+  engine.progress();
   const auto left = Clock::now();
   while (transport->armed == 0 && seconds_since(left) < kAtMost_s / 2) std::this_thread::sleep_for(milliseconds(1));
   return {while_patient, transport->armed > 0};

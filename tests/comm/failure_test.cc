@@ -276,20 +276,21 @@ TEST(Failure, AbortReachesTheOthersCallbackOnce) {
   EXPECT_EQ(must_report_count, 0);
 }
 
-// Two ranks of this process watch each other for seconds_s. Rank 0 expects a heartbeat every beat_s, rank 1 posts one
-// every 0.5 s. Returns the failure that rank 0 reports, or "".
-std::string message_after(double beat_s, double seconds_s) {
+// Two ranks of this process watch each other for seconds_s. Rank 0 expects a heartbeat every heartbeat_s, rank 1 posts
+// one every 0.5 s. Returns the failure that rank 0 reports, or "".
+std::string message_after(double heartbeat_s, double seconds_s) {
   const Store store = Store::in_process();
   std::mutex mutex;
   std::string reported;
-  WatchOptions options{.period_s = 0.02, .beat_s = beat_s, .silence_s = 0.1, .board = HostBoard::join(store, 2)};
+  WatchOptions options{
+      .period_s = 0.02, .heartbeat = {.period_s = heartbeat_s, .timeout_s = 0.1}, .board = HostBoard::join(store, 2)};
   options.on_failure = [&](const std::string& message, bool) {
     const std::lock_guard lock(mutex);
     reported += message;
   };
   std::unique_ptr<Watch> other;
   WatchOptions rare = options;
-  rare.beat_s = 0.5;
+  rare.heartbeat.period_s = 0.5;
   rare.on_failure = [](const std::string&, bool) {};
   std::thread coming([&] { other = std::make_unique<Watch>(store, "watch", 1, 2, 60, rare); });
   const Watch watch(store, "watch", 0, 2, 60, options);
@@ -314,7 +315,8 @@ TEST(Failure, ASilentRankIsFoundAlthoughItsWatcherHasLeft) {
   std::vector<std::unique_ptr<Watch>> watches(4);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
-    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 0.5 : 0.02, .silence_s = 0.1, .board = board};
+    WatchOptions options{
+        .period_s = 0.02, .heartbeat = {.period_s = rank == 1 ? 0.5 : 0.02, .timeout_s = 0.1}, .board = board};
     options.on_failure = [&](const std::string& message, bool must_report) {
       const std::lock_guard lock(mutex);
       if (must_report) reports.push_back(message);
@@ -343,8 +345,9 @@ TEST(Failure, SilenceIsAWarningFirst) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     // Rank 1 shows a heartbeat every second, but rank 0 expects them more often.
-    WatchOptions options{.period_s = 0.02, .beat_s = rank == 1 ? 1 : 0.02, .silence_s = 500, .board = board};
-    options.warn_s = 0.5;
+    WatchOptions options{
+        .period_s = 0.02, .heartbeat = {.period_s = rank == 1 ? 1 : 0.02, .timeout_s = 500}, .board = board};
+    options.heartbeat.warn_after_s = 0.5;
     options.on_failure = [](const std::string& message, bool) { ADD_FAILURE() << message; };
     options.on_warning = [&](const std::string& warning) {
       const std::lock_guard lock(mutex);

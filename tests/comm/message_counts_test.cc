@@ -108,7 +108,7 @@ Counted carry_out(Sum sum, std::vector<at::Tensor> tensors) {
   for (bool done = false; !done;) {
     done = true;
     for (size_t rank = 0; rank < engines.size(); ++rank) {
-      engines[rank]->nudge();
+      engines[rank]->progress();
       done = done && jobs[rank]->done;
     }
   }

@@ -13,13 +13,13 @@ namespace orthant::waiting_test {
 namespace {
 
 RankStatus busy(int rank, std::map<std::string, StartedCounts> started) {
-  return {.rank = rank, .still_s = 11, .activity = "1F3, action 7 of 12 of step 12", .started = std::move(started)};
+  return {.rank = rank, .stalled_s = 11, .activity = "1F3, action 7 of 12 of step 12", .started = std::move(started)};
 }
 
 RankStatus in_collective(int rank, int64_t number, std::map<std::string, StartedCounts> started = {}) {
   started["data"].collectives = number;
   return {.rank = rank,
-          .still_s = 6,
+          .stalled_s = 6,
           .activity = "2B5, action 9 of 12 of step 12",
           .operation = "barrier",
           .group = "data",
@@ -29,7 +29,7 @@ RankStatus in_collective(int rank, int64_t number, std::map<std::string, Started
 
 RankStatus in_message(int rank, const std::string& operation, int peer) {
   return {.rank = rank,
-          .still_s = 6,
+          .stalled_s = 6,
           .activity = "0RECV_B1",
           .operation = operation,
           .group = "pipeline",
@@ -63,7 +63,7 @@ TEST(Waiting, ChainEndsAtItsRoot) {
   const std::vector<RankStatus> statuses = {in_message(0, "recv", 1),
                                             in_message(1, "recv", 2),
                                             in_message(2, "recv", 3),
-                                            {.rank = 3, .still_s = 6, .activity = "1F0"},
+                                            {.rank = 3, .stalled_s = 6, .activity = "1F0"},
                                             in_message(4, "send", 3)};
   const std::string picture = describe_waiting(mesh, statuses);
   EXPECT_TRUE(

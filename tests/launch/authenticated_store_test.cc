@@ -139,7 +139,7 @@ std::vector<std::string> failures_under(const std::string& secret, void (*attack
     const Store store = claim_rank(server.clone(), rank_of(rank, secret), "seed = 7", 5);
     Watch watch(store, "comm/0", rank, 2, 5,
                 {.period_s = 0.05,
-                 .beat_s = 10,
+                 .heartbeat = {.period_s = 10},
                  .board = HostBoard::join(store, 2, fmt::format("host {}", rank)),
                  .on_failure = [&](const std::string& message, bool) {
                    const std::lock_guard lock(mutex);
@@ -198,8 +198,7 @@ TEST(Stranger, CannotAddAHost) {
   const auto run = [&](size_t rank) {
     Watch watch(stores[rank], "comm/0", static_cast<int>(rank), 2, 5,
                 {.period_s = 0.05,
-                 .beat_s = 0.05,
-                 .silence_s = 0.5,
+                 .heartbeat = {.period_s = 0.05, .timeout_s = 0.5},
                  .board = boards[rank],
                  .on_failure = [&](const std::string& message, bool) {
                    const std::lock_guard lock(mutex);

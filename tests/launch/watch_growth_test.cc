@@ -136,7 +136,7 @@ TEST(WatchGrowth, APostedFailureReachesRanksThatDoNotLead) {
 }
 
 TEST(WatchGrowth, AnotherRankLeadsAfterTheLeaderHasLeft) {
-  Ranks run(8, 2, {.period_s = 0.05, .look_s = 0.02});
+  Ranks run(8, 2, {.period_s = 0.05, .board_period_s = 0.02});
   sleep_s(0.2);
   for (int left = 0; left < 3; ++left) {
     for (int rank = 0; rank < 4; ++rank) {
@@ -154,7 +154,7 @@ TEST(WatchGrowth, AnotherRankLeadsAfterTheLeaderHasLeft) {
 
 // The last rank of a host to end says so, and its silence is no failure.
 TEST(WatchGrowth, AHostThatHasEndedIsNotMissed) {
-  Ranks run(12, 3, {.period_s = 0.05, .beat_s = 0.05, .look_s = 0.02, .silence_s = 0.4});
+  Ranks run(12, 3, {.period_s = 0.05, .board_period_s = 0.02, .heartbeat = {.period_s = 0.05, .timeout_s = 0.4}});
   for (const int rank : {4, 5, 6, 7}) run[rank].leave(true);
   sleep_s(1.2);
   EXPECT_EQ(run.num_failed(), 0u);
@@ -170,7 +170,10 @@ TEST(WatchGrowth, AHostThatHasEndedIsNotMissed) {
 
 // A suspicious rank makes its leader look at all hosts with less patience.
 TEST(WatchGrowth, AFailedOperationShowsADeadHost) {
-  Ranks run(8, 4, {.period_s = 0.05, .beat_s = 0.05, .look_s = 0.02, .silence_s = 30, .suspicion_s = 0.3});
+  Ranks run(8, 4,
+            {.period_s = 0.05,
+             .board_period_s = 0.02,
+             .heartbeat = {.period_s = 0.05, .timeout_s = 30, .suspected_timeout_s = 0.3}});
   sleep_s(0.2);
   run[4].leave(false), run[5].leave(false);  // host 2; host 3 watches it
   sleep_s(0.6);
