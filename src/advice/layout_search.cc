@@ -245,7 +245,7 @@ class LayoutSearch {
                                                                    [](const auto& entry) { return entry.first; })
                                         : all.end();
       ++done;
-      progress(result_.meshes + done, result_.meshes + std::max<int64_t>(done, end - all.begin()));
+      progress(done, std::max<int64_t>(done, end - all.begin()));
     }
   }
 

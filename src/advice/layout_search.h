@@ -48,8 +48,8 @@ struct SearchResult {
   int64_t meshes = 0, left_out = 0;     // numbers of mesh choices, and of those that a bound excludes
 };
 
-/// Receives the numbers of meshes that a search is done with, and of all meshes. If nothing fits, the layouts among
-/// which the smallest is sought follow.
+/// Receives the numbers of meshes that a search is done with, and of all meshes. If nothing fits, it then receives the
+/// same numbers of the layouts among which the smallest is sought.
 using SearchProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls `progress`, if it is given,
