@@ -87,7 +87,7 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
   const std::vector<Action> row = plan_.with_gathers(select_forwards(parts_.row));
   const auto activity =
-      activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
+      activity_reporter(row.size(), fmt::format("of looking for the first value that is not finite in step {}", step));
   ModelStages looking(parts_.pipeline, model, weights_, nullptr, sharded_.get(), comm_);
   looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },

@@ -321,7 +321,7 @@ void Trainer::stop_on_skipped(const StepResult& result) {
     cause = fmt::format("The norm exceeds training.skip_above_norm = {:g}: raise that, or check the data.",
                         plan_.config.training.skip_above_norm);
   } else {
-    comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
+    comm_.set_activity(fmt::format("looking for the first value that is not finite in step {}", result.step));
     const auto [found, first] = session_.find_first_not_finite(result.step);
     reports = first;
     cause = found.empty()
