@@ -103,19 +103,23 @@ def steps_of(device, program):
         return [json.loads(line) for line in stream]
 
 
+def planned_step(orthant, hardware, step):
+    """The plan of a step that benchmarks/gpu measured on one GPU, as parsed JSON."""
+    model = dict(hidden_size=step["hidden"], intermediate_size=step["mlp"], num_hidden_layers=step["layers"],
+                 num_attention_heads=step["heads"], num_key_value_heads=step["kv_heads"], head_dim=step["head"],
+                 vocab_size=step["vocabulary"], max_position_embeddings=step["seq_len"])
+    settings = {"training.local_batch_size": step["sequences"],
+                "activation_checkpoint.mode": "full" if step["recompute"] else "none"}
+    return planned(orthant, model, hardware, 1, step["seq_len"], step["sequences"] * step["microbatches"], settings)
+
+
 def print_measured(orthant, device, program):
     """Prints measured steps together with those that are planned for Orthant."""
     print(f"\n{device}, one GPU, {'Orthant' if program == 'train' else 'PyTorch'}:\n")
     print_head(["width", "layers", "tokens", "sequences", "microbatches", "recomputed", "step, s", "planned, s", "error",
                 "peak, GiB", "planned, GiB", "error"])
     for step in steps_of(device, program):
-        model = dict(hidden_size=step["hidden"], intermediate_size=step["mlp"], num_hidden_layers=step["layers"],
-                     num_attention_heads=step["heads"], num_key_value_heads=step["kv_heads"], head_dim=step["head"],
-                     vocab_size=step["vocabulary"], max_position_embeddings=step["seq_len"])
-        settings = {"training.local_batch_size": step["sequences"],
-                    "activation_checkpoint.mode": "full" if step["recompute"] else "none"}
-        plan = planned(orthant, model, f"{device}-8x", 1, step["seq_len"], step["sequences"] * step["microbatches"],
-                       settings)
+        plan = planned_step(orthant, f"{device}-8x", step)
         seconds, gib, peak = plan["step_seconds"], plan["worst_rank"]["bytes"] / 2**30, step["peak_bytes"] / 2**30
         print_row([step["width"], str(step["layers"]), f"{step['seq_len']:,}", str(step["sequences"]),
                    str(step["microbatches"]), "layers" if step["recompute"] else "nothing", f"{step['step_seconds']:.4f}",

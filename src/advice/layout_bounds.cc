@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "advice/zero_choices.h"
 #include "config/from_config.h"
 #include "plan/microbatch_memory.h"
 #include "plan/pass_time.h"
@@ -20,7 +21,7 @@ int64_t volume_of(const ParameterInfo& parameter) {
 
 // The most bytes that each row holds of activations, messages between stages and temporaries. The ranks with the
 // smallest shards of the batch and of the sequences count, so that the others hold no less.
-std::vector<int64_t> row_bytes(const Pipeline& pipeline) {
+std::vector<int64_t> max_row_bytes(const Pipeline& pipeline) {
   const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
   const RowMemory rows(pipeline.passes);
   std::vector<int64_t> held;
@@ -60,15 +61,15 @@ double step_seconds_bound(const Config& config, const RunFacts& facts) {
   return seconds * static_cast<double>(sequences) / static_cast<double>(largest) * (1 - kRoundingOfSums);
 }
 
-LayoutBounds::LayoutBounds(Pipeline given) : pipeline_(std::move(given)) {
+LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts)
+    : pipeline_(make_pipeline(make_sharding(config, facts))),
+      rows_(static_cast<size_t>(pipeline_.mesh.axis_size(kPipeline))) {
   const Pipeline& pipeline = pipeline_;
-  for (const int64_t bytes : row_bytes(pipeline)) rows_.push_back({.row_bytes = bytes});
   const int master = master_bytes(pipeline.config);
-  const int64_t layers = pipeline.architecture.num_hidden_layers;
   for (const ParameterInfo& parameter : parameter_table(pipeline.architecture)) {
     const auto elements = static_cast<double>(volume_of(parameter));
     const double state = elements * static_cast<double>(state_bytes(pipeline.config.optimizer, parameter, master));
-    const bool of_vocabulary = parameter.shape.size() > 1 && (parameter.layer < 0 || parameter.layer >= layers);
+    const bool of_vocabulary = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
     if (!pipeline.vocabulary.empty() && of_vocabulary) {
       const auto parts = static_cast<double>(rows_.size());
       for (Row& row : rows_) row.elements += elements / parts, row.state_bytes += state / parts;
@@ -89,7 +90,16 @@ double LayoutBounds::step_seconds() const {
   return last * (1 - kRoundingOfSums);
 }
 
-int64_t LayoutBounds::memory_bytes(const Config& config) const {
+const std::vector<int64_t>& LayoutBounds::row_bytes(bool gradients_by_unit) {
+  std::optional<std::vector<int64_t>>& known = gradients_by_unit ? row_bytes_by_unit_ : row_bytes_;
+  if (known) return *known;
+  if (gradients_by_unit == has_gradients_by_unit(pipeline_.config)) return known.emplace(max_row_bytes(pipeline_));
+  Config other = pipeline_.config;
+  set_zero(other.parallelism, gradients_by_unit ? 2 : 0);
+  return known.emplace(max_row_bytes(make_pipeline(make_sharding(other, pipeline_.facts))));
+}
+
+int64_t LayoutBounds::memory_bytes(const Config& config) {
   const Mesh mesh = make_mesh(config, pipeline_.facts.ranks);
   const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
   // The shares of a pipeline rank's parameters that one of its ranks holds, and owns.
@@ -101,10 +111,11 @@ int64_t LayoutBounds::memory_bytes(const Config& config) const {
   const double weights = element * (zero == 3 ? owned : held) + masters;
   const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
   const double state = config.optimizer.offload ? 0 : zero == 0 ? held : owned;
+  const std::vector<int64_t>& of_rows = row_bytes(has_gradients_by_unit(config));
   int64_t most = 0;
-  for (const Row& row : rows_) {
-    const double states = row.elements * (weights + gradients) + row.state_bytes * state;
-    most = std::max(most, static_cast<int64_t>(states) + row.row_bytes);
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const double states = rows_[row].elements * (weights + gradients) + rows_[row].state_bytes * state;
+    most = std::max(most, static_cast<int64_t>(states) + of_rows[row]);
   }
   return most;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/pipeline.h"
@@ -19,23 +20,28 @@ double step_seconds_bound(const Config& config, const RunFacts& facts);
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
 class LayoutBounds {
  public:
-  explicit LayoutBounds(Pipeline pipeline);
+  /// The bounds for the mesh, the schedule and the recomputation of this run file. Throws ConfigError if it is illegal.
+  LayoutBounds(const Config& config, const RunFacts& facts);
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
   /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer
   /// state over the ranks of a pipeline rank, and the most that their row holds without ZeRO's buffers. `config` has
-  /// the stage of ZeRO.
-  int64_t memory_bytes(const Config& config) const;
+  /// the stage of ZeRO. Throws ConfigError if that is illegal.
+  int64_t memory_bytes(const Config& config);
 
  private:
   // A pipeline rank.
   struct Row {
-    double elements = 0;      // of its parameters
-    double state_bytes = 0;   // of their optimizer state
-    int64_t row_bytes = 0;    // activations, messages and temporaries on one rank
+    double elements = 0;     // of its parameters
+    double state_bytes = 0;  // of their optimizer state
   };
+  const std::vector<int64_t>& row_bytes(bool gradients_by_unit);
+
   Pipeline pipeline_;
   std::vector<Row> rows_;
+  /// By pipeline rank: activations, messages and temporaries on one rank. With gradients by unit, backward consists of
+  /// more passes, and a message may arrive later.
+  std::optional<std::vector<int64_t>> row_bytes_, row_bytes_by_unit_;
 };
 
 }  // namespace orthant

@@ -101,7 +101,7 @@ class LayoutSearch {
   void search_schedule(const MeshChoice& mesh, const Config& config) {
     std::vector<Config> states = with_states(mesh, config);
     for (const ActivationCheckpointConfig& setting : recomputations()) {
-      const auto bounds = bounds_of(config, setting);
+      auto bounds = bounds_of(config, setting);
       if (!bounds || bounds->step_seconds() >= limit(mesh.kind())) return;
       std::erase_if(states, [&](Config& state) {
         if (!may_fit(bounds->memory_bytes(state))) return false;
@@ -161,7 +161,7 @@ class LayoutSearch {
   std::optional<LayoutBounds> bounds_of(Config config, const ActivationCheckpointConfig& recomputation) {
     config.activation_checkpoint = recomputation;
     try {
-      return LayoutBounds(make_pipeline(make_sharding(config, facts_)));
+      return LayoutBounds(config, facts_);
     } catch (const ConfigError&) {
       ++result_.refused;
       return std::nullopt;
@@ -227,7 +227,7 @@ class LayoutSearch {
     for (const auto& [bound, mesh] : meshes) {
       if (mesh.local_batch != least_batch) continue;
       for (const Config& pipeline : lean_pipelines(mesh)) {
-        const auto bounds = bounds_of(pipeline, recomputations().back());
+        auto bounds = bounds_of(pipeline, recomputations().back());
         if (!bounds) continue;
         for (Config& config : with_states(mesh, pipeline)) {
           config.activation_checkpoint = recomputations().back();

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "config/from_config.h"
 #include "config/hf_config.h"
 #include "config/hf_family.h"
 #include "config/parallelism_check.h"
@@ -59,6 +60,11 @@ std::string idle_ranks_warning(const Plan& plan) {
       idle, counted(plan.mesh.size(), "rank"), idle == 1 ? "gets" : "get",
       plan.config.locate("training.global_batch_size"),
       plan.data_shards.size(), plan.data_shards.size());
+}
+
+std::string gpus_warning(const Plan& plan) {
+  if (!uses_nccl(plan.config) || plan.mesh.size() == 1) return "";
+  return "Orthant has not been tested on several GPUs; compare this layout with one device first, by orthant verify";
 }
 
 std::string empty_ranks_warning(const Plan& plan) {

@@ -23,6 +23,8 @@ std::optional<int64_t> free_disk_bytes(const std::string& folder);
 /// Each function returns one sentence with the numbers and the keys to change, or an empty string without a problem.
 std::string cores_warning(int local_ranks, int threads_per_rank, int cores);
 std::string idle_ranks_warning(const Plan& plan);
+/// About a run over NCCL.
+std::string gpus_warning(const Plan& plan);
 std::string empty_ranks_warning(const Plan& plan);
 std::string idle_settings_warning(const Plan& plan);
 std::string family_warning(const Plan& plan);

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -38,8 +38,8 @@ double pause_s() {
 
 // Whether libgomp accepts the value of GOMP_SPINCOUNT: a number with an optional unit, or "infinite". It ignores any
 // other value and then spins for its default time.
-bool is_spin_count(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+bool is_spin_count(const std::string& value) {
+  const std::string text = to_lower(value);
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::string unit = text.substr(digits);
   if (digits == 0) return unit == "infinite" || unit == "infinity";

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "library/run.h"
+#include "plan/nccl_groups.h"
 #include "plan/planned_operations.h"
 #include "schedule/trace.h"
 
@@ -106,6 +107,7 @@ int plan(const PlanArguments& given) {
   if (arguments.search) return search(arguments, config, facts);
   const Plan the_plan = advised_plan(config, facts);
   check_operations(the_plan);
+  check_nccl_groups(the_plan);
   const Sections sections =
       arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
   std::fputs((arguments.json ? plan_json(the_plan, sections) : explain(the_plan, sections)).c_str(), stdout);

@@ -35,6 +35,7 @@
 #include "launch/watch.h"
 #include "library/run.h"
 #include "model/cuda_device.h"
+#include "plan/nccl_groups.h"
 #include "plan/plan.h"
 #include "plan/planned_operations.h"
 #include "runtime/from_plan.h"
@@ -122,18 +123,21 @@ bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
   }
 }
 
-// A warning if the run needs more memory than this machine has available; empty otherwise. ConfigError if it needs more
-// than the machine has in total.
+// A warning if the run needs more memory than this machine, or the GPU of this rank, has available; empty otherwise.
+// ConfigError if it needs more than there is in total.
 std::string memory_warning(const Plan& plan, int local_ranks) {
   const at::Device device = device_of(plan.config);
   MachineMemory memory;
+  int sharers = local_ranks;
   if (device.is_cuda()) {
     const DeviceMemory of_device = read_cuda_memory(device);
     memory = {of_device.total_bytes, of_device.available_bytes, "the GPU"};
+    const int gpus = count_cuda_devices();
+    sharers = (local_ranks + gpus - 1) / gpus;
   } else {
     memory = machine_memory();
   }
-  const MemoryNeed need = memory_need(plan, local_ranks, memory);
+  const MemoryNeed need = memory_need(plan, sharers, memory);
   require_memory(need, plan.config);
   return need.warning;
 }
@@ -145,6 +149,7 @@ std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
       memory_warning(plan, local_ranks),
       cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), cores_of_local_ranks(local_ranks)),
       idle_ranks_warning(plan),
+      gpus_warning(plan),
       empty_ranks_warning(plan),
       idle_settings_warning(plan),
       family_warning(plan),
@@ -207,8 +212,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
 }
 
 CommOptions comm_options(const TrainArguments& arguments, const Config& config, bool serves) {
-  CommOptions options;
-  options.transport = config.run.transport;
+  CommOptions options = transport_options(config);
   options.timeout_s = config.run.timeout_s;
   options.heartbeat_timeout_s = std::min(options.heartbeat_timeout_s, config.run.timeout_s);
   options.on_failure = [arguments, config, serves](const std::string& message, bool must_report) {
@@ -249,7 +253,6 @@ void wait_for_watch_to_end(Watch& watch) {
 // Runs one rank, from the rendezvous to the last step.
 int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& rendezvous) {
   const Config& config = plan.config;
-  const CommOptions comm_options_of_rank = comm_options(arguments, config, rendezvous.serves);
   std::unique_ptr<Watch> setup;
   std::unique_ptr<FolderLock> folder_lock;
   std::optional<Comm> comm;
@@ -257,7 +260,11 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
   std::optional<Trainer> trainer;  // destroyed after a failure is reported: its destructor waits for a save in progress
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
-    if (device_of(config).is_cuda()) use_expandable_segments();
+    if (config.run.device == "cuda") {
+      set_cuda_defaults(plan.mesh.size());
+      select_cuda_device(launch.local_rank % count_cuda_devices());
+    }
+    const CommOptions comm_options_of_rank = comm_options(arguments, config, rendezvous.serves);
     check_agreement(rendezvous, print_config(config), config.run.timeout_s);
     setup = watch_setup(rendezvous, comm_options_of_rank);
     const std::string resume_from = arguments.resume ? agree_on_checkpoint(plan, launch, rendezvous) : "";
@@ -315,7 +322,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     if (arguments.restarts > 0) require_own_launcher(launch);
     config = load_run(arguments, launch.launcher == "orthant" ? 0 : launch.world_size);
     if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
-    if (plan) check_operations(*plan);
+    if (plan) check_operations(*plan), check_nccl_groups(*plan);
   } catch (const Error& error) {
     bool must_report = true;
     try {
@@ -347,9 +354,11 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = advised_plan(config, facts_before_data(config, ranks));
   check_operations(plan);
+  check_nccl_groups(plan);
   if (arguments.dry_run) return dry_run(plan, arguments);
   if (arguments.resume) validate_checkpoint_to_resume(plan);
-  memory_warning(plan, ranks);
+  // On GPUs, each rank compares the plan with the memory of its own.
+  if (config.run.device == "cpu") memory_warning(plan, ranks);
   FileReadings readings;
   open_run_data(config, make_progress_callback("tokenizing"), &readings);
   if (ranks == 1 && arguments.restarts == 0) {

@@ -146,6 +146,17 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
 
 namespace {
 
+// The ranks are threads of this process. Ranks that share a GPU would share a thread of libtorch for backward, too, and
+// wait for each other in it forever.
+void require_gpus(int ranks) {
+  const int gpus = count_cuda_devices();
+  if (ranks <= gpus) return;
+  throw ConfigError(
+      fmt::format("verify needs a GPU for each of the {} ranks, but this machine has {}; use fewer ranks, or compare "
+                  "the layout on the CPU with run.device=cpu",
+                  ranks, gpus));
+}
+
 // Draws one progress bar for one device, then one for the layout.
 StepProgress make_step_progress_callback() {
   const auto bar = std::make_shared<std::optional<ProgressBar>>();
@@ -189,17 +200,23 @@ int verify(const VerifyArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  // The layout is that of the run itself. If memory decides the layout, it is chosen for the run's own dtype, not for
-  // float64.
+  // The layout is that of the run itself, with the batch and the recomputation that layout = "auto" chooses. If memory
+  // decides, it is chosen for the run's own dtype, not for float64.
   const RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   Config own = config;
   own.training.dtype = dtype;
-  config.parallelism = advised_plan(own, facts).config.parallelism;
-  config.run.memory_gib_per_rank = 0;  // the limit holds for the run; float64 and the reference need more memory
+  const std::string compared = config.training.dtype;
+  config = advised_plan(own, facts).config;
+  config.training.dtype = compared;
+  config.run.memory_gib_per_rank = 0;   // the limit holds for the run; float64 and the reference need more memory
+  config.training.skip_above_norm = 0;  // every step must update
   const Plan plan = advised_plan(config, facts);
   check_bounds_detect_mistakes(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
-  if (config.run.device == "cuda") use_expandable_segments();
+  if (config.run.device == "cuda") {
+    set_cuda_defaults(plan.mesh.size());
+    require_gpus(plan.mesh.size());
+  }
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
   const StepProgress progress = make_step_progress_callback();
   const int64_t steps = arguments.reference.empty() ? arguments.steps : reference_steps(arguments.reference);

@@ -78,6 +78,13 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   return best;
 }
 
+std::string to_lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 std::string join(std::span<const std::string> words, std::string_view separator) {
   std::string out;
   for (size_t i = 0; i < words.size(); ++i) {

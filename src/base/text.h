@@ -27,6 +27,9 @@ int edit_distance(std::string_view a, std::string_view b);
 /// or at most 2 for words shorter than 6 bytes; otherwise the result is empty.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
+/// The text with its ASCII letters in lower case.
+std::string to_lower(std::string text);
+
 /// Joins words as in "a, b or c".
 std::string join_or(std::span<const std::string> words);
 /// Joins words with a separator between them.

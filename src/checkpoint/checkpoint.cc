@@ -136,6 +136,19 @@ std::optional<std::string> newest_complete(const fs::path& checkpoints_dir, cons
   return std::nullopt;
 }
 
+// Names the checkpoints that a failed save leaves, as the end of its error. Empty if the folder cannot be read.
+std::string describe_earlier(const std::string& checkpoints_dir) {
+  try {
+    if (const auto latest = follow_latest(checkpoints_dir)) {
+      return fmt::format("; the last checkpoint, {}, is unchanged", *latest);
+    }
+    return list_steps(checkpoints_dir).empty() ? "; no earlier checkpoint exists"
+                                               : "; the earlier checkpoints are unchanged";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 }  // namespace
 
 NewCheckpoint::NewCheckpoint(std::string checkpoints_dir, int64_t step)
@@ -178,12 +191,8 @@ DataError NewCheckpoint::abandon(const std::string& reason) const {
   std::error_code ignored;
   const bool has_moved = !fs::exists(directory_, ignored) && fs::exists(target(), ignored);
   fs::remove_all(directory_, ignored);
-  if (has_moved) return DataError(fmt::format("saving the checkpoint of step {}: {}", step_, reason));
-  const auto latest = follow_latest(checkpoints_dir_);
-  return DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step_, reason,
-                               latest ? fmt::format("the last checkpoint, {}, is unchanged", *latest)
-                               : list_steps(checkpoints_dir_).empty() ? "no earlier checkpoint exists"
-                                                                      : "the earlier checkpoints are unchanged"));
+  return DataError(fmt::format("saving the checkpoint of step {}: {}{}", step_, reason,
+                               has_moved ? "" : describe_earlier(checkpoints_dir_)));
 }
 
 LoadedCheckpoint open_checkpoint(const std::string& directory, ChecksummedFiles checksummed) {

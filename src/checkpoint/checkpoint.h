@@ -43,8 +43,8 @@ class NewCheckpoint {
   /// manifest, gives the directory its name, sets `latest`, and replaces a checkpoint of the same step. Then removes
   /// the oldest checkpoints beyond `keep_latest_k` (0 = all); a failure of that is ignored.
   void complete(const CheckpointContent& content, std::span<const Manifest> parts, int keep_latest_k) const;
-  /// Removes the temporary directory. Returns the error for a save that failed for this reason: it also states which
-  /// checkpoint is the last.
+  /// Removes the temporary directory, and ignores errors of that. Returns the error for a save that failed for this
+  /// reason: unless the checkpoint has its name already, it also names the earlier one that remains.
   DataError abandon(const std::string& reason) const;
 
  private:

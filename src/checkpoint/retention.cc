@@ -76,6 +76,14 @@ std::vector<int64_t> list_steps(const std::string& checkpoints_dir) {
   return steps;
 }
 
+bool has_other_checkpoint(const std::string& checkpoint) {
+  try {
+    return list_steps(fs::path(checkpoint).parent_path()).size() > 1;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 std::vector<std::string> list_leftovers(const std::string& checkpoints_dir) {
   std::vector<std::string> names = member_names(checkpoints_dir);
   std::erase_if(names,

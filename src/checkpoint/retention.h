@@ -14,6 +14,9 @@ std::string step_name(int64_t step);
 /// Steps of all members named step-N, in ascending order. Empty if the directory does not exist.
 std::vector<int64_t> list_steps(const std::string& checkpoints_dir);
 
+/// Whether the folder of this checkpoint has another one. False if the folder cannot be read.
+bool has_other_checkpoint(const std::string& checkpoint);
+
 /// Names of the members that an interrupted save or removal has left, sorted. The next save removes or restores them.
 std::vector<std::string> list_leftovers(const std::string& checkpoints_dir);
 

@@ -1,21 +1,27 @@
 // NCCL through c10d, for tensors of one CUDA device. A build without CUDA reports here that it has no NCCL. A group
 // issues all operations in order on one stream and one communicator, connected when the group is opened. c10d's lazy
 // communicators of two ranks would deadlock in a circular wait when ranks pass messages along a ring.
+//
+// Sums are formed in order of position, as those of the CPU (ordered_sum.h), from operations of NCCL that only move
+// data. NCCL's own sums send the same bytes, but their order depends on its algorithm, and they round bf16 at each hop.
 #include "comm/group.h"
 
 #ifdef ORTHANT_CUDA
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "base/errors.h"
 #include "launch/c10d_store.h"
+#include "mesh/layout.h"
 
 namespace orthant {
 namespace {
@@ -62,21 +68,20 @@ class Enqueued : public Pending {
   std::atomic<bool> cancelled_ = false;
 };
 
-// A reduce-scatter as an all-to-all of chunks, whose sum runs on the stream that waits. NCCL's own reduce-scatter sends
-// the same bytes. However, it sums in an order that depends on the ring, and rounds bf16 at each hop.
-class ReduceScatter : public Enqueued {
+// An operation on another stream, whose end the event marks.
+class EventOperation : public Pending {
  public:
-  ReduceScatter(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
-      : Enqueued(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
+  explicit EventOperation(at::cuda::CUDAEvent end) : end_(std::move(end)) {}
   void wait() override {
-    Enqueued::wait();
-    if (!chunks_.defined()) return;  // an earlier wait() has summed already
-    sum_in_order(chunks_, output_);
-    chunks_.reset();
+    if (cancelled_) throw std::runtime_error("the wait was cancelled");
+    end_.block(c10::cuda::getCurrentCUDAStream());
   }
+  bool done() override { return end_.query(); }
+  void cancel() noexcept override { cancelled_ = true; }
 
  private:
-  at::Tensor chunks_, output_;
+  at::cuda::CUDAEvent end_;
+  std::atomic<bool> cancelled_ = false;
 };
 
 // An operation without any data to send or receive.
@@ -102,10 +107,17 @@ class NcclGroup : public Group {
     }
   }
 
+  // A reduce_scatter, and an all_gather of its sums.
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) override {
     ORTHANT_CHECK(maxima == 0, maxima);
-    std::vector<at::Tensor> tensors{flat(on_device(tensor))};
-    return enqueued(group_->allreduce(tensors));
+    const at::Tensor all = flat(on_device(tensor));
+    std::vector<int64_t> counts;
+    for (int i = 0; i < group_->getSize(); ++i) counts.push_back(shard(all.numel(), group_->getSize(), i).size());
+    return run_on_sum_stream([&] {
+      const at::Tensor sum = at::empty({counts[static_cast<size_t>(group_->getRank())]}, all.options());
+      exchange_and_sum(sum, all, counts);
+      return all_gather(all, sum, counts);
+    });
   }
 
   std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) override {
@@ -114,13 +126,10 @@ class NcclGroup : public Group {
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {
-    const auto mine = output.numel();
-    at::Tensor chunks = at::empty({group_->getSize(), mine}, on_device(output).options().requires_grad(false));
-    at::Tensor to = flat_bytes(chunks), from = flat_bytes(on_device(input));
-    std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), mine * output.element_size());
-    auto sent = counts_in_bytes(counts, input);
-    WorkPtr exchange = noticed(group_->alltoall_base(to, from, received, sent));
-    return std::make_unique<ReduceScatter>(std::move(exchange), std::move(chunks), flat(output));
+    return run_on_sum_stream([&] {
+      exchange_and_sum(flat(on_device(output)), on_device(input), counts);
+      return record_end();
+    });
   }
 
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
@@ -166,14 +175,21 @@ class NcclGroup : public Group {
     if (after.make) after.make();
     const bool here = group_->getRank() == root;
     const at::Tensor input = flat(on_device(tensor));
-    at::Tensor chunks = at::empty({here ? group_->getSize() : 0, input.numel()}, input.options());
     std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), here ? input.nbytes() : 0), sent(received);
     std::fill(sent.begin(), sent.end(), 0);
     sent[static_cast<size_t>(root)] = static_cast<int64_t>(input.nbytes());
-    at::Tensor to = flat_bytes(chunks), from = flat_bytes(input);
-    WorkPtr gather = noticed(group_->alltoall_base(to, from, received, sent));
-    if (!here) return std::make_unique<Enqueued>(std::move(gather));
-    return std::make_unique<ReduceScatter>(std::move(gather), std::move(chunks), input);
+    at::Tensor from = flat_bytes(input);
+    if (!here) {
+      at::Tensor nothing = at::empty({0}, from.options());
+      return enqueued(group_->alltoall_base(nothing, from, received, sent));
+    }
+    return run_on_sum_stream([&] {
+      const at::Tensor chunks = at::empty({group_->getSize(), input.numel()}, input.options());
+      at::Tensor to = flat_bytes(chunks);
+      noticed(group_->alltoall_base(to, from, received, sent))->wait();
+      sum_in_order(chunks, input);
+      return record_end();
+    });
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
@@ -190,6 +206,8 @@ class NcclGroup : public Group {
     });
   }
 
+  std::unique_ptr<Pending> message(const Transfer& transfer) override { return exchange({&transfer, 1}); }
+
   std::unique_ptr<Pending> barrier() override {
     c10d::BarrierOptions options;
     options.device = device_;
@@ -200,6 +218,36 @@ class NcclGroup : public Group {
   const at::Tensor& on_device(const at::Tensor& tensor) const {
     ORTHANT_CHECK(tensor.device() == device_, tensor.device().str(), device_.str());
     return tensor;
+  }
+
+  // Runs `issue` on the group's stream of sums, after the work that is already on the current stream. The host and the
+  // current stream do not wait. A later sum may reuse the memory of the summands. The stream has normal priority; the
+  // streams of NCCL come from the pool of high priority, in which each communicator needs one of its own.
+  template <typename Issue>
+  std::unique_ptr<Pending> run_on_sum_stream(const Issue& issue) {
+    if (!sum_stream_) sum_stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index());
+    at::cuda::CUDAEvent ready;
+    ready.record();
+    const c10::cuda::CUDAStreamGuard guard(*sum_stream_);
+    ready.block(*sum_stream_);
+    return issue();
+  }
+
+  // For an operation on the current stream.
+  static std::unique_ptr<Pending> record_end() {
+    at::cuda::CUDAEvent end;
+    end.record();
+    return std::make_unique<EventOperation>(std::move(end));
+  }
+
+  // An all-to-all of chunks, and the sum of those that arrive, on the current stream.
+  void exchange_and_sum(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts) {
+    const at::Tensor chunks = at::empty({group_->getSize(), output.numel()}, output.options().requires_grad(false));
+    at::Tensor to = flat_bytes(chunks), from = flat_bytes(input);
+    std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), output.numel() * output.element_size());
+    auto sent = counts_in_bytes(counts, input);
+    noticed(group_->alltoall_base(to, from, received, sent))->wait();
+    sum_in_order(chunks, output);
   }
 
   // Runs `issue` and launches the operations that it issues together, so that none waits for another.
@@ -230,6 +278,7 @@ class NcclGroup : public Group {
 
   c10::intrusive_ptr<ProcessGroupNCCL> group_;
   const at::Device device_;
+  std::optional<c10::cuda::CUDAStream> sum_stream_;  // from the first sum on
   const OnLost on_lost_;
 };
 

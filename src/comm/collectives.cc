@@ -73,7 +73,7 @@ class Summands {
   // extra_bytes: memory for the caller, after that of the segments.
   Summands(const Peers& peers, int64_t chunk_bytes, int64_t extra_bytes = 0)
       : peers_(peers), summand_bytes_(std::min(chunk_bytes, kMaxPartialSumBytes)) {
-    const int64_t bytes = reduction_buffer_bytes(chunk_bytes, peers.size());
+    const int64_t bytes = reduction_buffer_bytes(chunk_bytes, peers.size(), false);
     staging_ = peers.staging(bytes + extra_bytes);
     extra_ = {staging_ + bytes, static_cast<size_t>(extra_bytes)};
     arriving_.resize(kWindow);

@@ -116,6 +116,10 @@ std::string Comm::transport() const { return state_->engine ? state_->engine->tr
 int Comm::num_connections() const { return state_->engine ? state_->engine->num_connections() : 0; }
 void Comm::prepare(const Axes& axes, at::Device device) { open(axes, device); }
 
+void Comm::prepare_messages(const Axes& axes, at::Device device, const std::set<std::pair<int, int>>& directions) {
+  state_->open_directions(open(axes, device), device, directions);
+}
+
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());
@@ -129,7 +133,7 @@ Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes, int64_t 
   ORTHANT_CHECK(maxima == 0 || (tensor.is_cpu() && tensor.scalar_type() == at::kDouble), maxima);
   OpenGroup& group = open(axes, tensor.device());
   if (group.size() == 1) return {};
-  const CollectiveKind kind = tensor.is_cuda() ? CollectiveKind::all_reduce : small_sum(group.size());
+  const CollectiveKind kind = group.over_nccl ? CollectiveKind::all_reduce : small_sum(group.size());
   const bool by_tree = kind == CollectiveKind::all_reduce_by_tree;
   const at::ScalarType type = tensor.scalar_type();
   ORTHANT_CHECK(!by_tree || at::toOpMathType(type) == type, c10::toString(type));
@@ -200,8 +204,8 @@ Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root
 }
 
 // No message of this rank moves while `make` runs, so it must be short. It may run after the Work is destroyed, even
-// while an exception unwinds this rank, so it must own its data. On a GPU, `make` runs at once and enqueues its work on
-// the current stream, after `after`.
+// while an exception unwinds this rank, so it must own its data. Over NCCL, `make` runs at once and enqueues its work
+// on the current stream, after `after`.
 Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root, const Work& after,
                             std::function<void()> make) {
   check_sum(tensor);
@@ -212,7 +216,7 @@ Work Comm::reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root
     if (make) make();
     return {};
   }
-  const CollectiveKind kind = root_sum(tensor.is_cuda());
+  const CollectiveKind kind = root_sum(group.over_nccl);
   return state_->start(
       {&group, name_of(kind).data(), bytes_of(tensor)}, bytes_of(kind, tensor, group, root),
       [&](Group& g) { return g.reduce_in_chunks(tensor, root, {after.pending_.get(), std::move(make)}); });
@@ -230,13 +234,13 @@ Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& 
 Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
   check(tensor);
   check_tag(tag);
-  return messages("send", std::array{Transfer{tensor, to, false, tag}}, open(axes, tensor.device()));
+  return message("send", {tensor, to, false, tag}, open(axes, tensor.device()));
 }
 
 Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
   check_tag(tag);
-  return messages("recv", std::array{Transfer{tensor, from, true, tag}}, open(axes, tensor.device()));
+  return message("recv", {tensor, from, true, tag}, open(axes, tensor.device()));
 }
 
 Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
@@ -248,7 +252,7 @@ Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
   return messages("exchange", transfers, open(axes, transfers[0].tensor.device()));
 }
 
-Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
+GroupCall Comm::call_of(const char* kind, std::span<const Transfer> transfers, const OpenGroup& group) {
   GroupCall operation{&group, kind};
   for (const Transfer& transfer : transfers) {
     const int peer = transfer.peer;
@@ -257,7 +261,22 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
     (transfer.receive ? operation.bytes.received : operation.bytes.sent) += bytes_of(transfer.tensor);
     operation.messages.push_back({.position = peer, .receive = transfer.receive});
   }
+  return operation;
+}
+
+Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
+  const GroupCall operation = call_of(kind, transfers, group);
   return state_->start(operation, operation.bytes, [&](Group& g) { return g.exchange(transfers); });
+}
+
+Work Comm::message(const char* kind, const Transfer& transfer, OpenGroup& group) {
+  const GroupCall operation = call_of(kind, {&transfer, 1}, group);
+  if (!group.over_nccl) return state_->start(operation, operation.bytes, [&](Group& g) { return g.message(transfer); });
+  const int own = group.position, peer = transfer.peer;
+  const auto direction = group.directions.find(transfer.receive ? std::pair(peer, own) : std::pair(own, peer));
+  ORTHANT_CHECK(direction != group.directions.end(), kind, peer, "prepare_messages() must name this direction");
+  const Transfer between_two{transfer.tensor, transfer.receive ? 0 : 1, transfer.receive};  // the sender is position 0
+  return state_->start(operation, operation.bytes, [&](Group&) { return direction->second->message(between_two); });
 }
 
 Work Comm::barrier(const Axes& axes) {

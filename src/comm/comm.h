@@ -13,11 +13,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/comm_options.h"
 #include "comm/group.h"
 #include "launch/rendezvous.h"
 #include "launch/roll_call.h"
@@ -39,36 +41,6 @@ struct Traffic {
 };
 /// Key: axes joined by "+" in mesh order, and operation, e.g. ("data", "all_reduce").
 using TrafficTable = std::map<std::pair<std::string, std::string>, Traffic>;
-
-/// True if the environment variable ORTHANT_IN_ORDER is 1. Throws ConfigError if it is neither 0 nor 1.
-bool in_order_by_environment();
-
-struct CommOptions {
-  /// Transport of CPU tensors: "ucx", "gloo", or "auto", which takes UCX if all ranks have it and Gloo otherwise.
-  std::string transport = "auto";
-  /// Whether CPU groups carry out their operations in the order posted, as NCCL does (message_group.h), so that a run
-  /// on CPUs finds the orders that deadlock on GPUs. The environment variable ORTHANT_IN_ORDER=1 requests it for tests.
-  bool in_order = in_order_by_environment();
-  /// An operation that takes longer has failed. The value is large because a rank may be busy saving a checkpoint.
-  /// Ranks that died or fell silent are detected much earlier (heartbeat_timeout_s).
-  double timeout_s = 300;
-  /// How long ranks wait for each other while they connect.
-  double connect_timeout_s = 60;
-  /// A rank or host without a heartbeat for this long has failed, e.g. because it was cut off. A process of this
-  /// machine that is stopped or gone is detected within seconds.
-  double heartbeat_timeout_s = 30;
-  /// Called once, on another thread, when the run has failed elsewhere and this rank's main thread may be blocked.
-  /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank
-  /// and calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
-  std::function<void(const std::string& message, bool must_report)> on_failure;
-  /// If no rank makes progress for this long, rank 0 warns soon after, with a picture of who waits for whom.
-  double hang_s = 5;
-  /// Called with a warning on another thread: about a hang, or a silent rank. The default prints it on stderr. If ranks
-  /// are threads, the default is to look for neither.
-  std::function<void(const std::string& warning)> on_warning = {};
-  /// How many of the last operations last_operations() returns.
-  size_t kept_operations = 32;
-};
 
 /// An operation that a rank has started.
 struct StartedOperation {
@@ -125,10 +97,10 @@ class [[nodiscard]] Work {
 };
 
 /// One rank's access to the mesh. Tensors of an operation are contiguous, of one dtype, and treated as flat memory. CPU
-/// tensors travel over UCX or Gloo, CUDA tensors over NCCL; for those, Work::wait() blocks the current stream and not
-/// the host. All ranks of a group must issue the same operations in the same order. They must open NCCL groups in an
-/// order that contains no circular wait. Over a group of one rank, an operation copies locally and is not counted. One
-/// thread at a time may use a Comm.
+/// tensors travel over UCX or Gloo. CUDA tensors travel over NCCL, where Work::wait() blocks the current stream and not
+/// the host; or, with CommOptions::through_host_memory, as CPU tensors do. All ranks of a group must issue the same
+/// operations in the same order. Over a group of one rank, an operation copies locally and is not counted. One thread
+/// at a time may use a Comm.
 class Comm {
  public:
   /// Returns once all ranks of the mesh have connected.
@@ -146,8 +118,14 @@ class Comm {
   std::string transport() const;
   /// Number of ranks to which this rank's transport has a connection, from the first message with them on.
   int num_connections() const;
-  /// Opens the group now instead of at its first operation with a tensor on the device.
+  /// Opens the group now instead of at its first operation with a tensor on the device. Over NCCL, that waits for the
+  /// other members: all ranks must open their groups in one order, by prepare() or by their first operations.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
+  /// Over NCCL, opens a group of two ranks for each direction: a pair of positions (from, to) of the group over the
+  /// axes. send() and recv() of CUDA tensors throw LogicError without it; shift() and exchange() do not need it. All
+  /// members must pass the same set, and each opens the directions that contain it. For other transports it does
+  /// nothing.
+  void prepare_messages(const Axes& axes, at::Device device, const std::set<std::pair<int, int>>& directions);
   /// Returns a channel: the same ranks with separate groups, whose operations need no order relative to this Comm's.
   /// Operations on a channel advance in the background while the rank computes, even small ones. All members must use
   /// the same number, from 1 to 7. Its traffic is counted in this Comm, which must outlive the channel.
@@ -176,7 +154,7 @@ class Comm {
   /// Sums over the group at the root, in place. Other ranks send their tensor once; it does not change.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// The same sum with fewer bytes into the root: chunks go to their owners, and the sums of chunks to the root. It
-  /// also sends all chunks but its own. NCCL has no such operation: on a GPU it is a reduce.
+  /// also sends all chunks but its own. Over NCCL it is a reduce.
   Work reduce_in_chunks(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// The same sum, started in the background once the operation `after` has completed and `make` has filled the tensor.
   /// `make` may run on any thread; it must be short, must not call Comm, and must own the data that it reads. The sum
@@ -186,11 +164,11 @@ class Comm {
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
   /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 3), in order within a tag.
-  /// A send may not complete before its receive is posted. Therefore post both directions before waiting; on a GPU,
-  /// post them as one exchange().
+  /// A send may not complete before its receive is posted. Therefore post both directions before waiting. Over NCCL,
+  /// prepare_messages() comes first, and messages of one direction match in the order posted, whatever their tags.
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
-  /// Several messages at once; no message waits for another. Use it to pass shards along a ring. On a GPU, messages
+  /// Several messages at once; no message waits for another. Use it to pass shards along a ring. Over NCCL, messages
   /// between two ranks match in the order posted, whatever their tags.
   Work exchange(std::span<const Transfer> transfers, const Axes& axes);
   /// Synchronizes the hosts. It does not synchronize CUDA streams.
@@ -230,6 +208,8 @@ class Comm {
   Comm(std::shared_ptr<CommState> state, int channel);
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU) const;
   Work messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group);
+  Work message(const char* kind, const Transfer& transfer, OpenGroup& group);
+  static GroupCall call_of(const char* kind, std::span<const Transfer> transfers, const OpenGroup& group);
 
   std::shared_ptr<CommState> state_;
   int channel_ = 0;

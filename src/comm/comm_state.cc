@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "comm/message_group.h"
 #include "comm/open_engine.h"
+#include "comm/staged_group.h"
 
 namespace orthant {
 namespace {
@@ -56,7 +57,8 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
                                   std::move(watching));
   try {
-    engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh));
+    engine = open_engine(rendezvous_, store_, *watch, options_, expected_connections(mesh),
+                         [this](const std::string& warning) { warn(warning); });
     watches_engine_ = true;
   } catch (...) {
     watch->leave(false);  // its thread uses members that would be destroyed before it
@@ -72,12 +74,15 @@ void CommState::close(bool unwinding) {
   watch->leave(clean);
   if (!clean) {
     for (auto& dropped : dropped_) (void)dropped.release();
-    for (auto& [signature, open_group] : groups_) (void)open_group.group.release();
+    for (auto& [signature, open_group] : groups_) {
+      (void)open_group.group.release();
+      for (auto& [direction, group] : open_group.directions) (void)group.release();
+    }
     (void)engine.release();
     return;
   }
   dropped_.clear();
-  for (auto& [signature, open_group] : groups_) open_group.group.reset();
+  for (auto& [signature, open_group] : groups_) open_group.directions.clear(), open_group.group.reset();
   engine.reset();
   if (rendezvous_.serves) watch->wait_for_others(options_.connect_timeout_s);
 }
@@ -123,14 +128,19 @@ RollCall CommState::open_roll_call(const std::string& awaited) {
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
   const std::string signature = mesh.joined_name(axes);
-  std::string name = device.is_cpu() ? signature : signature + "@" + c10::DeviceTypeName(device.type(), true);
+  const bool over_nccl = !device.is_cpu() && !options_.through_host_memory;
+  std::string name = over_nccl ? signature + "@" + c10::DeviceTypeName(device.type(), true) : signature;
   if (channel > 0) name += fmt::format("#{}", channel);
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
-  OpenGroup fresh{.signature = signature, .name = name, .ranks = mesh.group(rank, axes)};
+  OpenGroup fresh{.signature = signature, .name = name, .ranks = mesh.group(rank, axes), .over_nccl = over_nccl};
   fresh.position = mesh.group_index(rank, axes);
-  if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes, channel) : open_cuda(fresh, name, device);
+  if (fresh.size() > 1) {
+    fresh.group =
+        over_nccl ? open_nccl(fresh, name, device, fresh.ranks, fresh.position) : open_cpu(fresh, axes, channel);
+    if (options_.through_host_memory) fresh.group = staged_group(std::move(fresh.group), fresh.position);
+  }
   const std::lock_guard lock(waiting_mutex_);
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
@@ -147,15 +157,23 @@ std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& a
                        {.is_channel = channel > 0, .in_order = options_.in_order});
 }
 
-std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {
-  const Store store = store_.under(fmt::format("group/{}/{}", name, group.ranks[0]));
-  wait_for_members(group, store);
+// Waits first until all members want to open the group. NCCL would wait too, but that wait cannot be cancelled and does
+// not name the missing rank.
+std::unique_ptr<Group> CommState::open_nccl(const OpenGroup& group, const std::string& name, at::Device device,
+                                            std::vector<int> members, int position) {
+  const int size = static_cast<int>(members.size());
+  const Store store = store_.under(fmt::format("group/{}/{}", name, members[0]));
   // Holds a weak reference, because threads of an abandoned group may outlive this Comm.
   const auto on_lost = [self = weak_from_this(), signature = group.signature](const std::string& reason) {
     if (const auto state = self.lock()) state->lost(signature, reason);
   };
   try {
-    return nccl_group(device, store, group.position, group.size(), options_.timeout_s, on_lost);
+    RollCall here = watch->roll_call(store.under("open"), options_.timeout_s);
+    here.members = std::move(members);
+    here.missed = "open the group over " + name;
+    here.way_out = "look at the output of the ranks that it names";
+    call_roll(here);
+    return nccl_group(device, store, position, size, options_.timeout_s, on_lost);
   } catch (const LogicError&) {
     throw;
   } catch (const std::exception& error) {
@@ -163,23 +181,15 @@ std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::s
   }
 }
 
-// Waits until all members want to open the group. NCCL would wait too, but that wait cannot be cancelled and does not
-// name the missing rank.
-void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
-  const auto start = Clock::now();
-  double pause_s = 0.0005;
-  store.set(fmt::format("here/{}", group.position), "");
-  for (int position = 0; position < group.size(); ++position) {
-    while (!store.has(fmt::format("here/{}", position))) {
-      if (watch->failure()) fail({&group, "opening the group"}, CommError("the run has failed"));
-      if (seconds_since(start) > options_.timeout_s) {
-        fail({&group, "opening the group"},
-             CommError(fmt::format("rank {} has not opened the group within {:g} s",
-                                   group.ranks[static_cast<size_t>(position)], options_.timeout_s)));
-      }
-      std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
-      pause_s = std::min(0.02, pause_s * 1.5);
-    }
+// The order of the set is the same on all members, so no ranks can wait for each other in a cycle.
+void CommState::open_directions(OpenGroup& group, at::Device device, const std::set<std::pair<int, int>>& directions) {
+  if (!group.over_nccl) return;
+  for (const auto& [from, to] : directions) {
+    ORTHANT_CHECK(from != to && from >= 0 && to >= 0 && from < group.size() && to < group.size(), from, to);
+    if ((group.position != from && group.position != to) || group.directions.contains({from, to})) continue;
+    const std::vector<int> members{group.ranks[static_cast<size_t>(from)], group.ranks[static_cast<size_t>(to)]};
+    group.directions[{from, to}] = open_nccl(group, fmt::format("{}/{}>{}", group.name, from, to), device, members,
+                                             group.position == from ? 0 : 1);
   }
 }
 

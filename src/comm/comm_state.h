@@ -22,6 +22,9 @@ struct OpenGroup {
   int64_t collectives = 0;                           // started so far
   std::map<int, int64_t> sends = {}, receives = {};  // started so far, by position of the other side
   std::unique_ptr<Group> group;
+  bool over_nccl = false;
+  /// Over NCCL: groups of two ranks, sender and receiver, for send() and recv(); by positions in this group.
+  std::map<std::pair<int, int>, std::unique_ptr<Group>> directions = {};
 
   int size() const { return static_cast<int>(ranks.size()); }
 };
@@ -35,9 +38,12 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void close(bool unwinding);
 
   /// Returns the group over the axes and opens it at the first call: our own collectives for a CPU device, NCCL for a
-  /// CUDA device. Both may be open for the same axes. Opening a CPU group needs no communication; opening an NCCL group
-  /// of n ranks costs O(n) store requests.
+  /// CUDA device, unless its tensors travel through host memory. Groups over NCCL and over the CPU may be open for the
+  /// same axes. Opening a CPU group needs no communication. Opening an NCCL group waits for all members and costs each
+  /// rank a constant number of store requests, in addition to those of NCCL.
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int channel = 0);
+  /// See Comm::prepare_messages().
+  void open_directions(OpenGroup& group, at::Device device, const std::set<std::pair<int, int>>& directions);
   /// Starts an operation over a group of at least two ranks and counts `bytes` for it.
   Work start(const GroupCall& operation, const Moved& bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
@@ -57,8 +63,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
  private:
   std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int channel);
-  std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
-  void wait_for_members(const OpenGroup& group, const Store& store);
+  std::unique_ptr<Group> open_nccl(const OpenGroup& group, const std::string& name, at::Device device,
+                                   std::vector<int> members, int position);
   bool finish();
   void watch_for_hangs(WatchOptions& watching);
   void warn(const std::string& warning);

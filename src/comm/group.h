@@ -91,6 +91,9 @@ class Group {
   /// within a tag. Both sides must give the same size and dtype. NCCL has no tags and runs exchanges one after another.
   /// There, both sides must post in the same order, and messages that go both ways at once must be in one exchange.
   virtual std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) = 0;
+  /// One message. A CPU group that keeps the order of NCCL orders the messages of each direction by themselves. Over
+  /// NCCL, Comm calls it on the group of the direction.
+  virtual std::unique_ptr<Pending> message(const Transfer& transfer) = 0;
   virtual std::unique_ptr<Pending> barrier() = 0;
 };
 

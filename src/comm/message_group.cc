@@ -104,15 +104,11 @@ class MessageGroup : public Group {
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
-    std::vector<at::Tensor> tensors;
-    std::vector<Part> parts;
-    for (const Transfer& transfer : transfers) {
-      tensors.push_back(transfer.tensor);
-      parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
-                       transfer.tensor.scalar_type(), memory_of(transfer.tensor)});
-    }
-    const Communicator communicator = parts.size() == 1 ? Communicator{parts[0].receive, parts[0].peer} : kWholeGroup;
-    return run(std::move(tensors), [this, parts](Job& job) { return exchange_all(job, parts); }, {}, communicator);
+    return exchange_on(kWholeGroup, transfers);
+  }
+
+  std::unique_ptr<Pending> message(const Transfer& transfer) override {
+    return exchange_on({transfer.receive, transfer.peer}, {&transfer, 1});
   }
 
   std::unique_ptr<Pending> barrier() override {
@@ -120,6 +116,22 @@ class MessageGroup : public Group {
   }
 
  private:
+  // The part of a group for which NCCL has a communicator: single messages to a position (false), single messages from
+  // it (true), or all other operations.
+  using Communicator = std::pair<bool, int>;
+  static constexpr Communicator kWholeGroup = {false, -1};
+
+  std::unique_ptr<Pending> exchange_on(const Communicator& communicator, std::span<const Transfer> transfers) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Part> parts;
+    for (const Transfer& transfer : transfers) {
+      tensors.push_back(transfer.tensor);
+      parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
+                       transfer.tensor.scalar_type(), memory_of(transfer.tensor)});
+    }
+    return run(std::move(tensors), [this, parts](Job& job) { return exchange_all(job, parts); }, {}, communicator);
+  }
+
   struct Part {
     int peer;
     bool receive;
@@ -153,11 +165,6 @@ class MessageGroup : public Group {
   }
 
   uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
-
-  // The part of a group for which NCCL would have a communicator: single messages to a position (false), single
-  // messages from it (true), or all other operations.
-  using Communicator = std::pair<bool, int>;
-  static constexpr Communicator kWholeGroup = {false, -1};
 
   std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body,
                                Jobs predecessors, const Communicator& communicator) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
@@ -31,19 +32,48 @@ std::string host_key() {
   return boot_id() + ipc;
 }
 
-// The introduction of a rank: its host, why it has no UCX (empty if it has), and its host's free shared memory before
-// any rank has used some.
+// The introduction of a rank: its host, why it has no UCX (empty if it has), its host's free shared memory before any
+// rank has used some, and its GPU.
 std::string introduction(const CommOptions& options) {
   const std::string problem = options.transport == "gloo" ? "its transport is gloo" : ucx_problem();
-  return nlohmann::json({host_key(), problem, free_shared_memory()}).dump(-1, ' ', false, kReplaced);
+  return nlohmann::json({host_key(), problem, free_shared_memory(), options.gpu.uuid, options.gpu.model})
+      .dump(-1, ' ', false, kReplaced);
+}
+
+// The error of two ranks with one GPU, and the warning of different models; each is empty if there is none.
+struct GpuFindings {
+  std::string problem, warning;
+};
+
+GpuFindings compare_gpus(const std::vector<Gpu>& gpus) {
+  GpuFindings found;
+  std::map<std::string, size_t> rank_of;  // by UUID
+  for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    const Gpu& gpu = gpus[rank];
+    if (gpu.uuid.empty()) continue;
+    if (const auto [other, fresh] = rank_of.emplace(gpu.uuid, rank); !fresh && found.problem.empty()) {
+      found.problem = fmt::format(
+          "ranks {} and {} use the same GPU ({}, {}), but over NCCL each rank needs a GPU of its own; start at most as "
+          "many ranks on a host as it has GPUs, or set run.transport = \"gloo\" to copy tensors through host memory",
+          other->second, rank, gpu.model, gpu.uuid);
+    }
+    if (gpu.model != gpus[0].model && found.warning.empty()) {
+      found.warning =
+          fmt::format("the GPUs differ: rank 0 has {}, rank {} has {}; the faster ones wait for the slower ones",
+                      gpus[0].model, rank, gpu.model);
+    }
+  }
+  return found;
 }
 
 // Rank 0 computes it from the introductions of all ranks. Its size grows with the number of hosts.
 std::string summary_of(const std::vector<std::string>& introductions) {
   nlohmann::json hosts = nlohmann::json::object(), without_ucx;
+  std::vector<Gpu> gpus;
   for (size_t rank = 0; rank < introductions.size(); ++rank) {
     const auto fields = parse_json(introductions[rank], fmt::format("introduction of rank {}", rank));
     if (without_ucx.is_null() && fields.at(1) != "") without_ucx = {rank, fields.at(1)};
+    gpus.push_back({fields.at(3), fields.at(4)});
     auto& host = hosts[fields.at(0).get<std::string>()];
     if (host.is_null()) host = {{"free_bytes", fields.at(2)}, {"ranks", nlohmann::json::array()}};
     host["free_bytes"] = std::min(host["free_bytes"].get<int64_t>(), fields.at(2).get<int64_t>());
@@ -51,7 +81,12 @@ std::string summary_of(const std::vector<std::string>& introductions) {
     if (ranges.empty() || ranges.back()[1] != rank) ranges.push_back({rank, rank});
     ranges.back()[1] = rank + 1;
   }
-  return nlohmann::json({{"without_ucx", without_ucx}, {"hosts", hosts}}).dump(-1, ' ', false, kReplaced);
+  const GpuFindings found = compare_gpus(gpus);
+  return nlohmann::json({{"without_ucx", without_ucx},
+                         {"hosts", hosts},
+                         {"gpu_problem", found.problem},
+                         {"gpu_warning", found.warning}})
+      .dump(-1, ' ', false, kReplaced);
 }
 
 // The part of the summary that concerns this rank.
@@ -59,6 +94,7 @@ struct Members {
   std::string without_ucx;  // "rank 3 cannot use UCX: REASON" for the first such rank; empty if there is none
   std::vector<bool> local;  // for each rank, whether it shares this rank's memory
   int64_t free_bytes = 0;   // of shared memory on this host
+  GpuFindings gpus;
 };
 
 Members read_summary(const std::string& text, int world_size) {
@@ -69,6 +105,10 @@ Members read_summary(const std::string& text, int world_size) {
     members.without_ucx = fmt::format("rank {} cannot use UCX: {}", rank.at(0).get<int>(),
                                       escape_for_terminal(rank.at(1).get<std::string>(), kMostBytes));
   }
+  const auto text_of = [&](const char* key) {
+    return escape_for_terminal(summary.at(key).get<std::string>(), kMostBytes);
+  };
+  members.gpus = {text_of("gpu_problem"), text_of("gpu_warning")};
   const auto& host = summary.at("hosts").at(host_key());
   members.free_bytes = host.at("free_bytes");
   for (const auto& range : host.at("ranks")) {
@@ -100,13 +140,16 @@ void require_connections(const Rendezvous& rendezvous, int connections) {
 }  // namespace
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options, int expected_connections) {
+                                    const CommOptions& options, int expected_connections,
+                                    const std::function<void(const std::string&)>& warn) {
   RollCall introductions = watch.roll_call(store.under("introductions"), options.connect_timeout_s);
   introductions.missed = "finish connecting to the " + store.name();
   const Members members = exchange_introductions(introductions, options);
   if (options.transport == "ucx" && !members.without_ucx.empty()) {
     throw ConfigError(members.without_ucx + "; install it there, or set run.transport = \"auto\"");
   }
+  if (!members.gpus.problem.empty()) throw ConfigError(members.gpus.problem);
+  if (!members.gpus.warning.empty() && rendezvous.rank == 0) warn(members.gpus.warning);
   // The transport asks for addresses on the engine's thread, so it has a connection of its own.
   const RollCall addresses = watch.roll_call(store.clone(), options.connect_timeout_s);
   const TransportOptions transport{

@@ -2,7 +2,9 @@
 // a waiting thread polls.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "comm/comm.h"
 #include "comm/engine.h"
@@ -11,9 +13,11 @@
 namespace orthant {
 
 /// All ranks call it together. `store` must be used by this Comm only. It costs each rank a constant number of store
-/// requests, and rank 0 one that returns P texts. Throws ConfigError if UCX was requested and a rank has none, or if it
-/// does not start. Throws CommError if ranks do not arrive or cannot reach each other.
+/// requests, and rank 0 one that returns P texts. Throws ConfigError if UCX was requested and a rank has none, if it
+/// does not start, or if two ranks have the same GPU. Throws CommError if ranks do not arrive or cannot reach each
+/// other. On rank 0, calls `warn` if the GPUs of the ranks are of different models.
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
-                                    const CommOptions& options, int expected_connections);
+                                    const CommOptions& options, int expected_connections,
+                                    const std::function<void(const std::string& warning)>& warn);
 
 }  // namespace orthant

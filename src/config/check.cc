@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "config/from_config.h"
+#include "config/hf_config.h"
 #include "config/parallelism_check.h"
 #include "config/refusal.h"
 
@@ -131,10 +132,6 @@ void check_device(const Config& config, const BuildFeatures& abilities) {
   const bool plans = abilities.only_plans;
   refuse_unless(device == "cpu" || plans || abilities.no_cuda.empty(), "run.device",
                 "must be \"cpu\", because " + abilities.no_cuda);
-  refuse_unless(
-      device == "cpu" || plans || config.run.ranks == 1, "run.ranks",
-      fmt::format("must be 1 with {}, because this version of Orthant trains on one GPU", config.locate("run.device")),
-      {"run.device"});
   if (device == "cuda" && !plans && config.training.dtype != "float64") {
     const std::string kernels = fmt::format(
         "with {}, whose kernels of attention need heads of a multiple of 8 elements", config.locate("run.device"));
@@ -284,7 +281,8 @@ void check_model_from(const Config& config) {
   if (from.empty()) return;
   std::error_code ignored;
   if (!std::filesystem::is_directory(from, ignored)) {
-    throw ConfigError(config.locate("model.from") + " must be a directory that holds a config.json");
+    throw ConfigError(config.locate("model.from") + " must be a directory that holds a config.json" +
+                      how_to_download(config.model.from));
   }
   if (!std::filesystem::exists(from / "config.json", ignored)) {
     throw ConfigError(config.locate("model.from") +

@@ -154,6 +154,10 @@ KeptElements kept_gradients(const Config& config) {
 
 bool has_gradients_by_unit(const Config& config) { return kept_gradients(config) != KeptElements::all; }
 
+bool uses_nccl(const Config& config) {
+  return config.run.device == "cuda" && (config.run.transport == "auto" || config.run.transport == "nccl");
+}
+
 bool shards_vocabulary(const Config& config) {
   const std::string& how = config.parallelism.vocabulary_parallel;
   return how != "none" && how != "redistribution";

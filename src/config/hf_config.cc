@@ -342,8 +342,18 @@ std::vector<int64_t> end_tokens(const HfConfig& config, int64_t otherwise) {
   return {otherwise};
 }
 
+std::string how_to_download(const std::string& path) {
+  const auto slashes = std::ranges::count(path, '/');
+  if (slashes != 1 || path.starts_with('/') || path.starts_with('.') || path.ends_with('/')) return "";
+  return fmt::format(
+      "; if it is a model's name on Hugging Face, download the model first: hf download {} --local-dir DIR", path);
+}
+
 HfConfig read_hf_config(const std::string& path) {
   std::filesystem::path file(path);
+  if (!explained([&] { return std::filesystem::exists(file); })) {
+    throw DataError(path + ": no such file or directory" + how_to_download(path));
+  }
   if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
   HfConfig config = parse_hf_config(read_file(file), file);
   const std::filesystem::path generation = file.parent_path() / kGenerationConfig;

@@ -40,6 +40,9 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source);
 /// A warning that names the keys in other_keys that transformers does not write for these families, because they may
 /// change what the model computes; empty if there are none. `source` names the file.
 std::string unknown_keys_warning(const HfConfig& config, const std::string& source);
+/// The end of a message that this path does not exist: if it has the form of a model's name on Hugging Face, how to
+/// download the model; empty otherwise.
+std::string how_to_download(const std::string& path);
 /// `path` is the config.json, or the directory that contains it. A generation_config.json in the same directory is read
 /// too.
 HfConfig read_hf_config(const std::string& path);

@@ -36,13 +36,15 @@ const Key kTable[] = {
   KEY(run, ranks, between(1, 65536), "", "local ranks, when no launcher (torchrun, mpirun, srun) started the program",
       "local ranks, without a launcher"),
   KEY(run, device, one_of({"cpu", "cuda"}), "", "device of all tensors", "cpu or cuda"),
-  KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "", "transport of messages between ranks"),
+  KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "",
+      "transport of messages between ranks; on GPUs, ucx and gloo copy tensors through host memory, others use NCCL"),
   KEY(run, threads_per_rank, between(0, 1024), "", "threads of a rank; 0 = cores / ranks, at least 1"),
   KEY(run, memory_gib_per_rank, at_least(0), "GiB",
       "limit on the planned tensors of each rank, also for tensor_parallel_kind = \"auto\"; 0 = no limit"),
   KEY(run, hardware, path(), "",
-      "profile or hardware file of the machine whose step times orthant plan and layout = \"auto\" compute; empty = "
-      "h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for \"auto\"); mfu on a GPU is relative to its peak"),
+      "profile or hardware file of the machine whose step times orthant plan, layout = \"auto\" and "
+      "tensor_parallel_kind = \"auto\" compute; empty = h100-8x for device = \"cuda\", none for \"cpu\" (this-cpu for "
+      "layout = \"auto\"); mfu on a GPU is relative to its peak"),
   KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for another rank before the run stops"),
 
   KEY(model, from, path(), "",

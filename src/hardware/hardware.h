@@ -172,10 +172,10 @@ struct TableOrigin {
 /// Names of the profiles that are compiled into the library, in alphabetical order.
 std::vector<std::string> shipped_hardware();
 
-/// Reads a shipped profile, or else a TOML file, or else the only profile whose name continues this one: "h100" is
-/// h100-8x. Throws ConfigError with file, line, key, value and the broken law; for an unknown key or name also the
-/// nearest one. Throws DataError if the file cannot be read, is no regular file, is larger than 64 KiB, is not UTF-8,
-/// or has a key of more than 32 parts.
+/// Reads a shipped profile, or else a TOML file, or else the only profile whose name continues this one in lower case:
+/// "H100" is h100-8x. Throws ConfigError with file, line, key, value and the broken law; for an unknown key or name
+/// also the nearest one. Throws DataError if the file cannot be read, is no regular file, is larger than 64 KiB, is
+/// not UTF-8, or has a key of more than 32 parts.
 Hardware load_hardware(const std::string& name_or_file);
 
 /// The same for a text. `source` names it in errors.

@@ -48,9 +48,10 @@ Hardware load_hardware(const std::string& name_or_file) {
   return explained([&] {
     if (std::filesystem::exists(name_or_file)) return parse_hardware(read_small_file(name_or_file), name_or_file);
     const std::vector<std::string> names = shipped_hardware();
-    const auto is_of = [&](const std::string& name) { return name.starts_with(name_or_file + "-"); };
+    const std::string lower = to_lower(name_or_file);
+    const auto is_of = [&](const std::string& name) { return name == lower || name.starts_with(lower + "-"); };
     if (std::ranges::count_if(names, is_of) == 1) return load_hardware(*std::ranges::find_if(names, is_of));
-    const auto near = nearest(name_or_file, names);
+    const auto near = nearest(lower, names);
     throw ConfigError(fmt::format("hardware {}: no profile and no file has this name; {}", name_or_file,
                                   near ? fmt::format("did you mean {}?", *near)
                                        : fmt::format("the profiles are {}", join(names, ", "))));

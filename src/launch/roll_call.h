@@ -1,5 +1,6 @@
 // A roll call is a barrier over the store of a run: each rank posts a text, rank 0 may compute one answer from the
-// texts of all ranks, and every rank receives it.
+// texts of all ranks, and every rank receives it. With RollCall::members, only these ranks take part, and the first of
+// them does what rank 0 does otherwise.
 //
 // Growth with P ranks: five store requests per rank, and two more whenever a wait is repeated: after 0.5 s, then at
 // intervals that double up to 8 s. If rank 0 summarizes, it reads P texts with two more. Only if the wait times out
@@ -23,6 +24,8 @@ struct RollCall {
   Store store;  // under a prefix that only this call uses
   int rank = 0;
   int world_size = 1;
+  /// The ranks that take part; empty: all.
+  std::vector<int> members = {};
   double timeout_s = 0;
   /// Called whenever the wait is repeated. It throws if the run has failed meanwhile.
   std::function<void()> check;

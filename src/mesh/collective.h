@@ -56,10 +56,9 @@ enum class CollectiveKind {
 std::string_view name_of(CollectiveKind kind);
 /// The kind with this name. Throws LogicError for any other text.
 CollectiveKind collective_named(std::string_view name);
-/// The sum into one coordinate with the fewest bytes into it: reduce_in_chunks, and on a GPU, whose library has none,
-/// reduce.
-constexpr CollectiveKind root_sum(bool on_gpu) {
-  return on_gpu ? CollectiveKind::reduce : CollectiveKind::reduce_in_chunks;
+/// The sum into one coordinate with the fewest bytes into it: reduce_in_chunks, and over NCCL, which has none, reduce.
+constexpr CollectiveKind root_sum(bool over_nccl) {
+  return over_nccl ? CollectiveKind::reduce : CollectiveKind::reduce_in_chunks;
 }
 /// The sum of few elements over all ranks of a group. Up to 8 ranks, the messages of an all_reduce go directly to all
 /// ranks, which takes two rounds. With more ranks, a tree needs fewer messages and has fewer neighbors.

@@ -13,8 +13,9 @@
 
 namespace orthant {
 
-void use_expandable_segments() {
+void set_cuda_defaults(int ranks) {
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr) setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
+  if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
 #ifdef ORTHANT_CUDA
@@ -48,6 +49,28 @@ std::string cuda_problem() {
   return fmt::format("CUDA cannot count the devices: {}", cudaGetErrorString(error));
 }
 
+int count_cuda_devices() {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "count the devices");
+  return devices;
+}
+
+void select_cuda_device(int index) { check(cudaSetDevice(index), "select the device"); }
+
+at::Device selected_cuda_device() {
+  int index = 0;
+  check(cudaGetDevice(&index), "find the selected device");
+  return {at::kCUDA, static_cast<at::DeviceIndex>(index)};
+}
+
+Gpu identify_cuda_device(at::Device device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device.index()), "describe the device");
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return {.uuid = uuid, .model = properties.name};
+}
+
 DeviceMemory read_cuda_memory(at::Device device) {
   size_t available = 0, total = 0;
   check(cudaSetDevice(device.index()), "select the device");
@@ -65,6 +88,10 @@ void reset_peak_cuda_bytes(at::Device device) { allocator().resetPeakStats(devic
 #else
 
 std::string cuda_problem() { return "this build of Orthant has no CUDA; make build CUDA=1 makes one that has"; }
+int count_cuda_devices() { throw LogicError(cuda_problem()); }
+void select_cuda_device(int) { throw LogicError(cuda_problem()); }
+at::Device selected_cuda_device() { throw LogicError(cuda_problem()); }
+Gpu identify_cuda_device(at::Device) { throw LogicError(cuda_problem()); }
 DeviceMemory read_cuda_memory(at::Device) { throw LogicError(cuda_problem()); }
 int64_t peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }
 void reset_peak_cuda_bytes(at::Device) { throw LogicError(cuda_problem()); }

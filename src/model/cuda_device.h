@@ -1,5 +1,5 @@
-// The CUDA device of this process. In builds without CUDA, cuda_problem() says so, and the functions that take a device
-// throw LogicError.
+// The CUDA devices of this process. In builds without CUDA, cuda_problem() says so, and the other functions that need a
+// device throw LogicError.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,15 +7,28 @@
 #include <cstdint>
 #include <string>
 
+#include "base/gpu.h"
+
 namespace orthant {
 
 /// The reason why this process cannot train on a CUDA device, to follow "because"; empty if it can.
 std::string cuda_problem();
 
-/// Makes libtorch's allocator grow its blocks ("expandable segments"), which wastes less memory between tensors of
-/// different sizes. PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF take precedence. Call it before the first CUDA
-/// tensor.
-void use_expandable_segments();
+/// Number of devices that this process sees.
+int count_cuda_devices();
+/// Makes this thread use the device with this index, from 0 to count_cuda_devices() - 1.
+void select_cuda_device(int index);
+/// The device that this thread uses: device 0 unless select_cuda_device() has chosen another.
+at::Device selected_cuda_device();
+
+/// The UUID and the model of a device.
+Gpu identify_cuda_device(at::Device device);
+
+/// Sets environment variables that the user has not set. PYTORCH_ALLOC_CONF: libtorch's allocator grows its blocks
+/// ("expandable segments"), which wastes less memory between tensors of different sizes. With several ranks also
+/// CUDA_DEVICE_MAX_CONNECTIONS: no streams share a hardware queue, in which one would wait for another. Call it before
+/// the first CUDA tensor.
+void set_cuda_defaults(int ranks);
 
 struct DeviceMemory {
   int64_t total_bytes = 0, available_bytes = 0;

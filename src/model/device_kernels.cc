@@ -71,8 +71,7 @@ void rms_norm_backward(at::Device device, const RmsNormBackward<T>& args) {
         [&](auto stream) { cuda_kernels::function(args, stream); });                                       \
   }                                                                                                        \
   INSTANCES(function, Args)
-// These kernels run only where several ranks share a layer, which a run on a GPU cannot have yet. There they are
-// ATen's.
+// These kernels run only where several ranks share a layer. On a GPU they are ATen's.
 #define ORTHANT_KERNEL_WITHOUT_CUDA(function, Args)                          \
   template <class T>                                                         \
   void function(at::Device device, const Args<T>& args) {                    \

@@ -27,11 +27,7 @@ void add_rows(const Weight& weight, const at::Tensor& index, const at::Tensor& d
   const at::Tensor rows = index.flatten();
   if (weight.take_overwrite_flag()) weight.gradient.zero_();
   const at::Tensor dx_rows = dx.reshape({rows.numel(), -1}).to(weight.gradient.scalar_type());
-  if (rows.is_cuda()) {
-    weight.gradient.index_put_({rows}, dx_rows, /*accumulate=*/true);  // in one order, unlike index_add_() on CUDA
-  } else {
-    weight.gradient.index_add_(0, rows, dx_rows);
-  }
+  add_to_rows(weight.gradient, rows, dx_rows);
   weight.written();
 }
 

@@ -79,6 +79,10 @@ at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::
   return gradients(x, weight, dy, true);
 }
 
+void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends) {
+  sum.is_cuda() ? sum.index_put_({rows}, addends, /*accumulate=*/true) : sum.index_add_(0, rows, addends);
+}
+
 void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool add) {
   if (a.scalar_type() == sum.scalar_type()) {
     at::addmm_out(sum, sum, a, b, add ? 1 : 0);

@@ -14,6 +14,9 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight);
 /// That backward alone, for a gradient dy [..., O] of the product: returns the gradient of x.
 at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy);
 
+/// sum[rows[i]] += addends[i] for every i, in one order on every device: index_add_() has none on CUDA.
+void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends);
+
 /// sum [N, O] = a [N, C] b [C, O], or sum += a b if `add`. The product is never rounded below the precision of sum. For
 /// bfloat16 operands and a float32 sum, a CPU with AMX uses MKL's bf16 x bf16 -> f32 product if the PyTorch wheel
 /// contains it; other CPUs convert the operands of large products to float32, in parts.

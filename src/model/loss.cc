@@ -55,7 +55,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     const auto numbers = x.options().dtype(at::kDouble).requires_grad(false);
     const at::Tensor losses = at::empty({std::min(rows, chunk)}, numbers);
     at::Tensor sum = at::zeros({}, numbers);
-    if (labels.is_cpu()) check_labels(labels, head.size(0));
+    check_labels(labels, head.size(0));
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
@@ -90,6 +90,7 @@ at::Tensor apply_softcap(const at::Tensor& y, double cap) {
 }
 
 void check_labels(const at::Tensor& labels, int64_t vocabulary) {
+  if (!labels.is_cpu()) return;
   const at::Tensor all = labels.contiguous();
   const auto* label = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < all.numel(); ++i) {

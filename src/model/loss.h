@@ -12,11 +12,12 @@ at::Tensor apply_softcap(const at::Tensor& y, double cap);
 /// The sum of token losses times batch.loss_scale, a float64 scalar; see Primitives::cross_entropy. Forward computes
 /// logits, losses and gradients chunk by chunk. It keeps only the gradient of x for backward, and it has already
 /// accumulated the head's weight gradient. The gradient that reaches this loss in backward must therefore be 1.
-/// Throws DataError for a label that is neither -100 nor inside the vocabulary.
+/// Throws DataError as check_labels() does.
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                                const OutputLoss& loss);
 
-/// Throws DataError for a label that is neither -100 nor inside the vocabulary.
+/// Throws DataError for a label that is neither -100 nor inside the vocabulary. Does not read the labels on a GPU,
+/// which are checked before they are copied there.
 void check_labels(const at::Tensor& labels, int64_t vocabulary);
 
 }  // namespace orthant

@@ -41,7 +41,7 @@ std::vector<Messages> vocabulary_messages(const Pipeline& plan, int rank, int64_
                         .element_bytes = element,
                         .ranks = plan.mesh.axis_size(kPipeline),
                         .root = plan.stages.back().owner,
-                        .on_gpu = plan.config.run.device == "cuda"};
+                        .over_nccl = uses_nccl(plan.config)};
   std::vector<Messages> messages =
       output_traffic(vocabulary_algorithm(plan.vocabulary), make_output_loss(plan.config), shape, here);
   shape.root = plan.stages.front().owner;

@@ -19,31 +19,33 @@ struct Sizes {
       : shards_optimizer(plan.shards_optimizer()),
         master(master_bytes(plan.config)),
         element(dtype_bytes(plan.config.training.dtype)),
-        copies(plan.mesh.axis_size(kReplica)) {}
+        copies(plan.mesh.axis_size(kReplica)),
+        over_nccl(uses_nccl(plan.config)) {}
   bool shards_optimizer;
   int64_t master, element;  // bytes of an element of masters and gradients, and of weights
   int copies;               // of sharded states
+  bool over_nccl;
 };
 
 BucketCosts bucket_costs(const Sizes& sizes, const GradientBucket& bucket, int ranks, int position, int copy) {
-  const auto [shards_optimizer, master, element, copies] = sizes;
+  const auto [shards_optimizer, master, element, copies, over_nccl] = sizes;
   const int64_t elements = bucket.elements.size();
   BucketCosts costs;
   if (elements == 0) return costs;
   if (!shards_optimizer) {
     if (ranks == 1) return costs;
-    costs.reduction_buffer = reduction_buffer_bytes(shard(elements, ranks, position).size() * master, ranks);
+    costs.reduction_buffer = reduction_buffer_bytes(shard(elements, ranks, position).size() * master, ranks, over_nccl);
     costs.reduction_bytes = master * sum_elements(elements, ranks, position);
     return costs;
   }
   const int64_t own = bucket.chunk(position).size();
   if (ranks > 1) {
-    costs.reduction_buffer = reduction_buffer_bytes(own * master, ranks);
+    costs.reduction_buffer = reduction_buffer_bytes(own * master, ranks, over_nccl);
     costs.reduction_bytes = master * Moved{elements - own, (ranks - 1) * own};
     costs.gather_bytes = element * Moved{elements - bucket.chunk((position + 1) % ranks).size(), elements - own};
   }
   if (copies > 1) {
-    costs.copies_buffer = reduction_buffer_bytes(shard(own, copies, copy).size() * master, copies);
+    costs.copies_buffer = reduction_buffer_bytes(shard(own, copies, copy).size() * master, copies, over_nccl);
     costs.copies_bytes = master * sum_elements(own, copies, copy);
   }
   return costs;

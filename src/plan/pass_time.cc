@@ -290,7 +290,7 @@ std::map<ActionKind, double> PassTimer::barriers() const {
                               .stream = volume(sharding_.stream_shape(rank_, sequences_)),
                               .element_bytes = shape_.element_bytes,
                               .ranks = sharding_.mesh.axis_size(kPipeline),
-                              .on_gpu = sharding_.config.run.device == "cuda"};
+                              .over_nccl = uses_nccl(sharding_.config)};
   std::map<CollectiveKind, double> seconds;  // of one call
   for (const int position : {0, 1}) {        // the root sends less in a sum, and receives more
     for (const Messages& m : output_traffic(algorithm, make_output_loss(sharding_.config), shape, position)) {
@@ -299,7 +299,7 @@ std::map<ActionKind, double> PassTimer::barriers() const {
                                                                  {m.bytes.sent / m.calls, m.bytes.received / m.calls}));
     }
   }
-  const double broadcast = seconds[CollectiveKind::broadcast], sum = seconds[root_sum(shape.on_gpu)];
+  const double broadcast = seconds[CollectiveKind::broadcast], sum = seconds[root_sum(shape.over_nccl)];
   const double statistics = seconds[CollectiveKind::all_gather];
   return {{S, broadcast},   {Z, statistics}, {T, statistics}, {TW, statistics},
           {B, sum + (algorithm.early() ? statistics : 0)}, {F, sum},        {EB, broadcast}};

@@ -33,10 +33,10 @@ class OperationList {
     const std::vector<PostedReceive> receives = posted_receives(row);
     auto next = receives.begin();
     for (size_t i = 0; i < row.size(); ++i) {
-      for (; next != receives.end() && next->posted_at <= static_cast<int>(i); ++next)
-        add_message(row[static_cast<size_t>(next->index)]);
-      add(row[i]);
+      for (; next != receives.end() && next->posted_at <= static_cast<int>(i); ++next) add_message(row, next->index);
+      add(row, static_cast<int>(i));
     }
+    action_index_ = static_cast<int>(row.size());
     if (!plan_.post_validates()) add_end();
     return std::move(list_);
   }
@@ -51,12 +51,18 @@ class OperationList {
   bool is_first() const { return plan_.stages.front().owner == rank_.pipeline_rank; }
   bool is_last() const { return plan_.stages.back().owner == rank_.pipeline_rank; }
 
-  void add(const Action& action) {
+  void set_action(const Action& action, int index) {
     action_ = action;
+    action_index_ = index;
+  }
+
+  void add(const std::vector<Action>& row, int index) {
+    const Action& action = row[static_cast<size_t>(index)];
+    set_action(action, index);
     switch (action.kind) {
       case SEND_F:
       case SEND_B:
-        return add_message(action);
+        return add_message(row, index);
       case UNSHARD:
         return add_gathers(action.stage);
       case REDUCE:
@@ -78,19 +84,19 @@ class OperationList {
     if (plan_.mesh.group_size(axes) == 1) return;
     std::string group = plan_.mesh.joined_name(axes);
     if (channel > 0) group += fmt::format("#{}", channel);
-    list_.push_back({action_, std::move(kind), std::move(group), bytes});
+    list_.push_back({action_, std::move(kind), std::move(group), bytes, -1, action_index_});
   }
   void add_collective(CollectiveKind kind, const Axes& axes, int64_t bytes, int channel = 0) {
     add_operation(std::string(name_of(kind)), axes, bytes, channel);
   }
   void add_between(const char* kind, int peer, int64_t bytes) {
-    list_.push_back({action_, kind, kPipeline, bytes, peer});
+    list_.push_back({action_, kind, kPipeline, bytes, peer, action_index_});
   }
 
-  // A RECV is posted before its own turn. Its operation names the RECV.
-  void add_message(const Action& action) {
+  void add_message(const std::vector<Action>& row, int index) {
+    const Action& action = row[static_cast<size_t>(index)];
     if (sequences(action.microbatch) == 0) return;
-    action_ = action;
+    set_action(action, index);
     const bool sends = facts(action.kind).stream == Stream::send;
     add_between(sends ? "send" : "recv", owner(matching_message(action).stage), costs(action.microbatch).stream_bytes);
   }
@@ -131,7 +137,7 @@ class OperationList {
   // The ranks other than the root post a broadcast early. So its list has them in increasing order of microbatches.
   void add_vocabulary(const Action& action) {
     const int64_t stream = costs(action.microbatch).stream_bytes;
-    const auto kind = root_sum(plan_.config.run.device == "cuda");
+    const auto kind = root_sum(uses_nccl(plan_.config));
     const bool naive = algorithm_of(plan_)->rounds() == 2, early = algorithm_of(plan_)->early();
     const bool ends = plan_.stages[static_cast<size_t>(action.stage)].last;
     switch (action.kind) {
@@ -217,7 +223,8 @@ class OperationList {
   const std::vector<std::vector<int>> buckets_;
   const ShardedUnits units_;
   int next_bucket_;
-  Action action_;
+  Action action_;  // of the operations that are added
+  int action_index_ = 0;
   std::vector<PlannedOperation> list_;
 };
 

@@ -22,11 +22,12 @@ namespace orthant {
 
 /// One operation between ranks.
 struct PlannedOperation {
-  Action action;      // whose turn in the row starts it; STEP for operations after the row
+  Action action;      // the Action that needs it; STEP for operations after the row
   std::string kind;   // as Comm counts it: "send", "all_reduce"
   std::string group;  // as Comm names it: axes joined by "+", and "#" with a channel
   int64_t bytes = 0;  // of the tensor, as Comm reports it; -1 if it differs between members
   int peer = -1;      // send, recv and exchange: pipeline rank of the other side
+  int action_index = 0;  // of `action` in the row, before which a recv is posted; its length for operations after it
 
   bool operator==(const PlannedOperation&) const = default;
 };
@@ -48,9 +49,11 @@ std::string describe_operation(const PlannedOperation& operation);
 /// match. Laws: every send has one receive with equal bytes, in the same order between any two ranks; the members of a
 /// group start the same collectives, with equal bytes, in the same order; and that of order_problems().
 std::vector<std::string> operation_problems(const Mesh& mesh, const OperationLists& all);
-/// Returns the cycles of ranks that would wait for each other forever if each rank completed a collective before it
-/// started the next one of its list, as over NCCL; at most one for each channel (Comm::channel()), because channels
-/// need no common order. Messages are not considered. The other laws of operation_problems() must hold.
+/// Simulates the lists with the order of NCCL, for runs on CPUs too: a rank completes a collective before its next
+/// operation. It completes a receive at its action_index, once the message is sent. It does not wait for a send,
+/// because the receiver posts the receive in time (send_completions.h). Returns the cycles of ranks that wait for each
+/// other, at most one for each channel (Comm::channel()), because channels need no common order. Throws LogicError if
+/// members of a group do not start the same operations.
 std::vector<std::string> order_problems(const Mesh& mesh, const OperationLists& all);
 /// The same for the collectives within blocks, of ranks with these values by class.
 std::vector<std::string> block_problems(const Mesh& mesh, const RankClasses& classes,

@@ -71,7 +71,8 @@ TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequence
           .loss_statistics = make_output_loss(sharding.config).statistics(),
           .element_bytes = attention.element_bytes,
           .sum_bytes = attention.sum_bytes(),
-          .on_gpu = sharding.config.run.device == "cuda"};
+          .on_gpu = sharding.config.run.device == "cuda",
+          .over_nccl = uses_nccl(sharding.config)};
 }
 
 int64_t Sharding::num_token_positions(int rank) const {

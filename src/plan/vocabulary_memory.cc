@@ -12,18 +12,18 @@ namespace {
 
 // Temporary bytes on a rank of a tensor mesh while it gathers the shards of other ranks, or forms sums with them.
 struct Sharing {
-  Sharing(const TensorPlan& mesh, int64_t stream, int64_t of_weight, int64_t of_sum) {
+  Sharing(const TensorPlan& mesh, int64_t stream, int64_t of_weight, int64_t of_sum, bool over_nccl) {
     const auto part_of = [](int64_t all, int ranks) { return (all + ranks - 1) / ranks; };
     if (mesh.columns > 1) {
       const bool cut = mesh.stream != StreamSharding::none;
       const int64_t part = part_of(stream, mesh.columns);
       arriving = cut ? stream : 0;
-      summing_columns = stream + (cut ? part : 0) + reduction_buffer_bytes(part, mesh.columns);
+      summing_columns = stream + (cut ? part : 0) + reduction_buffer_bytes(part, mesh.columns, over_nccl);
     }
     if (mesh.rows > 1) {
       weight = of_weight, sum = of_sum;
       const int64_t part = part_of(sum, mesh.rows);
-      summing_rows = sum + part + reduction_buffer_bytes(part, mesh.rows);
+      summing_rows = sum + part + reduction_buffer_bytes(part, mesh.rows, over_nccl);
     }
   }
   int64_t arriving = 0;  // the residual stream as received from columns, in addition to the tensor put together from it
@@ -47,7 +47,8 @@ VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t seque
   const bool smooths = loss.smoothing > 0;
   const int64_t each = loss.kept_of_logit();
   const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;
-  const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
+  const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide,
+                        uses_nccl(plan.config));
   VocabularyMemory memory;
   const int64_t rounded = wide > element ? stream * element : 0;
   // The early products of S. On a tensor mesh they are kept as the rank's shard of their sums over columns. Otherwise

@@ -94,7 +94,7 @@ TerminalStyle choose_style(bool is_terminal, const std::function<const char*(con
   std::string locale = text("LC_ALL");
   if (locale.empty()) locale = text("LC_CTYPE");
   if (locale.empty()) locale = text("LANG");
-  std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
+  locale = to_lower(locale);
   const bool utf8 = locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
   return {.color = forced || allowed, .unicode = utf8};
 }

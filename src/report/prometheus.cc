@@ -64,7 +64,8 @@ std::string prometheus_text(const PrometheusRun& run, const StepMetrics& step, d
             fmt::format("{{run=\"{}\",version=\"{}\"}}", label_value(run.name), label_value(run.version)));
   text.gauge("planned_steps", "Steps of the complete run.", static_cast<double>(run.steps));
   text.counter("steps_total", "Optimizer steps so far.", step.step);
-  text.counter("skipped_steps_total", "Steps without an update so far, because a value was not finite.",
+  text.counter("skipped_steps_total",
+               "Steps without an update so far: a value was not finite, or the gradient norm too large.",
                step.skipped_steps);
   text.counter("tokens_total", "Tokens of all ranks so far.", step.tokens);
   text.gauge("logged_timestamp_seconds", "Unix time at which the newest step was logged.", logged_unix_s);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "config/from_config.h"
+#include "model/cuda_device.h"
 #include "model/loss.h"
 #include "model/lr_schedule.h"
 #include "parallel/sequence/run.h"
@@ -74,7 +76,15 @@ at::ScalarType scalar_type(const std::string& dtype) {
 }
 
 at::Device device_of(const Config& config) {
-  return config.run.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  return config.run.device == "cuda" ? selected_cuda_device() : at::Device(at::kCPU);
+}
+
+CommOptions transport_options(const Config& config) {
+  const at::Device device = device_of(config);
+  CommOptions options{.transport = config.run.transport == "nccl" ? "auto" : config.run.transport};
+  options.through_host_memory = device.is_cuda() && !uses_nccl(config);
+  if (uses_nccl(config)) options.gpu = identify_cuda_device(device);
+  return options;
 }
 
 Microbatch on_device(Microbatch microbatch, at::Device device) {

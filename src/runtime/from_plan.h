@@ -31,8 +31,11 @@ double learning_rate_of(const Config& config, int64_t step);
 /// at::kFloat.
 at::ScalarType scalar_type(const std::string& dtype);
 
-/// The device of all tensors of this rank: "cuda" is the first CUDA device.
+/// The device of all tensors of this rank: for "cuda", the one that its thread has selected (cuda_device.h).
 at::Device device_of(const Config& config);
+
+/// The options of a rank's Comm that say how messages travel. On GPUs, the thread must have selected its device.
+CommOptions transport_options(const Config& config);
 
 /// The microbatch with its tokens, labels and positions on the device. The keys of dropout stay on the CPU, which reads
 /// them.

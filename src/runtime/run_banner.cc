@@ -83,7 +83,7 @@ Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
       waited += m.communication_seconds;
       spent += m.step_seconds;
     }
-    // Steps without labels have no loss, and that of a skipped step is not finite.
+    // Steps without labels have no loss, and that of a skipped step may not be finite.
     const auto has_loss = [](const StepMetrics& m) { return std::isfinite(m.loss); };
     if (const auto first = std::ranges::find_if(steps, has_loss); first != steps.end()) {
       s.first_loss = first->loss;

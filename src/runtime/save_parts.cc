@@ -146,12 +146,10 @@ void PartCollector::receive_parameter(const SavedTensor& tensor, size_t paramete
   }
 }
 
-// Carries out the messages of the round. All ranks of a group over NCCL must open it together.
+// Carries out the messages of the round.
 void PartCollector::exchange() {
   Comm& comm = session_.comm();
   const Axes all = all_axes(comm.mesh());
-  const at::Device device = device_of(plan_.config);
-  if (device.is_cuda() && comm.group_size(all) > 1) comm.prepare(all, device);
   Work device_work = comm.exchange(on_device_, all), host_work = comm.exchange(on_host_, all);
   device_work.wait();
   host_work.wait();

@@ -1,14 +1,15 @@
 // Builds one rank's model from the plan, and computes a step: its row, its gradients, and the statistics of all ranks.
 #include "runtime/session.h"
 
-#include "base/clock.h"
-#include "base/errors.h"
-#include "comm/redistribute.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "comm/redistribute.h"
+#include "runtime/gpu_groups.h"
 
 namespace orthant {
 namespace {
@@ -59,6 +60,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       chain_(comm),
       backup_(weights_, optimizer_),
       batches_(train) {
+  open_gpu_groups(plan, comm);
   if (plan.config.optimizer.in_backward) {
     sharded_->on_summed = [this](int bucket) { update_in_backward(bucket); };
   }

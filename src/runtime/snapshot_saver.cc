@@ -64,6 +64,7 @@ HfConfig hf_config_of(const Plan& plan, const TrainingData& data) {
 struct SnapshotSaver::Save {
   const NewCheckpoint checkpoint;
   const CheckpointContent content;
+  const int keep_latest_k;      // 0: all
   std::vector<RollCall> calls;  // before the first round, between rounds, and at the end
   RollCall after_failure;       // rank 0 does not come to this one: the others wait in it until rank 0 has reported
   std::vector<CollectedTensor> tensors;       // of the round
@@ -120,10 +121,11 @@ CheckpointContent SnapshotSaver::content_of(const TrainState& state) const {
   return content;
 }
 
-void SnapshotSaver::save(const TrainState& state) {
+void SnapshotSaver::save(const TrainState& state, bool keeps_old) {
   wait();
   save_ = std::make_unique<Save>(NewCheckpoint(plan_.config.job.dump_folder + "/checkpoints", state.step),
-                                 content_of(state));
+                                 content_of(state),
+                                 keeps_old ? 0 : static_cast<int>(plan_.config.checkpoint.keep_latest_k));
   save_->part.step = state.step;
   const auto open_roll_call = [this, &save = *save_] {
     RollCall call =
@@ -209,7 +211,7 @@ void SnapshotSaver::complete(Save& save, const std::vector<std::string>& of_rank
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     parts.push_back(parse_manifest(of_ranks[rank], fmt::format("the files of rank {}", rank)));
   }
-  save.checkpoint.complete(save.content, parts, static_cast<int>(plan_.config.checkpoint.keep_latest_k));
+  save.checkpoint.complete(save.content, parts, save.keep_latest_k);
 }
 
 void SnapshotSaver::wait() {

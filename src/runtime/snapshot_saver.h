@@ -31,8 +31,9 @@ class SnapshotSaver {
 
   /// Saves DUMP/checkpoints/step-NNNNNN: weights with Hugging Face's names and shapes, masters if their dtype differs,
   /// optimizer state, tokenizer, and the effective run file. First waits for the save before. In the background, only
-  /// the copies are made when it returns. All ranks must call it together.
-  void save(const TrainState& state);
+  /// the copies are made when it returns. Once the checkpoint is complete, removes the oldest ones beyond
+  /// checkpoint.keep_latest_k, unless `keeps_old`. All ranks must call it together.
+  void save(const TrainState& state, bool keeps_old = false);
   /// Waits for the save in progress. Throws its error: on rank 0 DataError if files could not be written, on other
   /// ranks CommError once rank 0 has reported.
   void wait();

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "checkpoint/retention.h"
 #include "launch/process.h"
 #include "launch/spawn.h"
 #include "model/cuda_device.h"
@@ -147,8 +148,7 @@ int Trainer::run() {
     const bool stop = last_.stopped();
     if (stop) save_once();  // before validation: the sender of the signal may not wait that long
     if (validates) validate(done);
-    // Skipped steps may mean that the weights are of no use: a save, which removes old checkpoints, waits for an
-    // update.
+    // Skipped steps may mean that the weights are of no use, so a save waits for an update.
     if (save_is_due && (skipped_in_row_ == 0 || last)) {
       save_once();
       save_is_due = false;
@@ -284,7 +284,7 @@ void Trainer::save() {
     throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(),
                             way_out()));
   }
-  saver_.save(state_);
+  saver_.save(state_, /*keeps_old=*/skipped_in_row_ > 0);  // the weights may be of no use
   reset_peak_bytes();  // a plan states the memory of a save by itself
 }
 
@@ -309,8 +309,9 @@ std::string Trainer::way_out() const {
   return fmt::format(
       "The newest checkpoint is {}. Resume from it with a lower rate: add optimizer.lr={:g} to\n"
       "  {}\n"
-      "If the run fails again, move that checkpoint away: --resume then takes the one before it.",
-      newest_checkpoint(), config.optimizer.lr / 10, options_.resume_command);
+      "If the run fails again, move that checkpoint away: --resume then {}.",
+      newest_checkpoint(), config.optimizer.lr / 10, options_.resume_command,
+      has_other_checkpoint(newest_checkpoint()) ? "takes the one before it" : "begins with step 1");
 }
 
 void Trainer::stop_on_skipped(const StepResult& result) {

@@ -1,18 +1,20 @@
 // Runs the oracle and the layout on the same data, and compares them tensor by tensor after each step.
 #include "runtime/verify.h"
 
-#include "base/errors.h"
-#include "comm/thread_ranks.h"
-#include "plan/rounding.h"
-#include "runtime/snapshot.h"
-#include "runtime/traffic.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "model/cuda_device.h"
+#include "plan/rounding.h"
+#include "runtime/from_plan.h"
+#include "runtime/snapshot.h"
+#include "runtime/traffic.h"
 
 namespace orthant {
 namespace {
@@ -191,7 +193,7 @@ std::vector<std::vector<double>> measure_rounding_errors(const Plan& oracle, con
   const Plan plan = make_plan(config, oracle.facts);
   std::vector<std::vector<double>> errors(trace.gradients.size());
   run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(plan.mesh, rank, rendezvous, {.transport = config.run.transport});
+    Comm comm(plan.mesh, rank, rendezvous, transport_options(config));
     Session session(plan, data.train, comm);
     Weights& weights = session.weights();
     load_first_weights(plan, weights);
@@ -226,7 +228,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
   trace.parameters = one.parameters;
   trace.flat = flat_layout(trace.parameters);
   run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(one.mesh, rank, rendezvous, {.transport = one.config.run.transport});
+    Comm comm(one.mesh, rank, rendezvous, transport_options(one.config));
     Session session(one, data.train, comm);
     load_first_weights(one, session.weights());
     const auto report = [&](int64_t done) {
@@ -354,7 +356,8 @@ VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const T
   const auto steps = static_cast<int64_t>(oracle.losses.size());
   Findings findings(rounding_bounds(plan));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
-    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
+    if (plan.config.run.device == "cuda") select_cuda_device(rank);
+    Comm comm(plan.mesh, rank, rendezvous, transport_options(plan.config));
     Session session(plan, data.train, comm, parts_of(plan, comm));
     load_first_weights(plan, session.weights());
     ComparedRank compared(oracle, plan, session, comm, findings);

@@ -13,6 +13,7 @@
 #include "advice/auto_layout.h"
 #include "advice/layout_bounds.h"
 #include "advice/tensor_choices.h"
+#include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "tests/support/says.h"
 
@@ -100,19 +101,26 @@ TEST(LayoutSearch, BoundsAreBounds) {
   const RunFacts facts = facts_on(h100_of(80), 4);
   double nearest_time = 0, nearest_memory = 0;
   int64_t planned = 0;
-  for (const Words& words : std::vector<Words>{{"parallelism.pipeline_parallel_schedule=1f1b"},
-                                               {"parallelism.pipeline_parallel_schedule=zb_v",
-                                                "parallelism.vocabulary_parallel=algorithm_2"},
-                                               {"parallelism.pipeline_parallel_schedule=zb_h1",
-                                                "parallelism.vocabulary_parallel=redistribution"},
-                                               {"training.global_batch_size=7", "training.local_batch_size=2"},
-                                               {"training.dtype=float32", "optimizer.name=muon"}}) {
+  for (const Words& words : std::vector<Words>{
+           {"parallelism.pipeline_parallel_schedule=1f1b"},
+           {"parallelism.pipeline_parallel_schedule=zb_v", "parallelism.vocabulary_parallel=algorithm_2"},
+           {"parallelism.pipeline_parallel_schedule=zb_h1", "parallelism.vocabulary_parallel=redistribution"},
+           {"training.global_batch_size=7", "training.local_batch_size=2"},
+           // messages that are large compared with the gradients of a block
+           {"parallelism.pipeline_parallel_schedule=interleaved_1f1b", "model.hidden_size=256",
+            "model.intermediate_size=512", "model.head_dim=16", "model.max_position_embeddings=32768",
+            "training.seq_len=32768"},
+           {"model.positions=learned", "parallelism.vocabulary_parallel=algorithm_1"},
+           {"training.dtype=float32", "optimizer.name=muon"}}) {
     Config base = config_of(4);
     base = parse_config(print_config(base), "run.toml", words);
     for_each_layout(base, [&](const Config& config) {
       try {
         const Plan plan = make_plan(config, facts);
-        const LayoutBounds bounds(make_pipeline(make_sharding(config, facts)));
+        // As in the search, which makes the bounds before it chooses the stage of ZeRO.
+        Config whole = config;
+        set_zero(whole.parallelism, 0);
+        LayoutBounds bounds(whole, facts);
         const double seconds =
             std::max(step_seconds_bound(config, facts), bounds.step_seconds()) / plan.step_time->seconds;
         const double memory =

@@ -311,6 +311,22 @@ TEST(Checkpoint, WhatTheFileSystemRefusesIsExplained) {
                 {"/c/latest: ", "move the folder", "step-000002 is complete"});
 }
 
+// The error of a failed save names the earlier checkpoints, unless the folder cannot be read.
+TEST(Checkpoint, AFailedSaveNamesTheEarlierOnes) {
+  TempFolder dir;
+  const auto error_in = [](const std::string& folder) {
+    return std::string(NewCheckpoint(folder, 7).abandon("disk full").what());
+  };
+  const std::string start = "saving the checkpoint of step 7: disk full";
+  EXPECT_EQ(error_in(dir / "new"), start + "; no earlier checkpoint exists");
+  const std::string saved = save_checkpoint(dir.path(), 5, Sample(1), 0);
+  EXPECT_EQ(error_in(dir.path()), start + "; the last checkpoint, " + saved + ", is unchanged");
+  fs::remove(dir / "latest");
+  EXPECT_EQ(error_in(dir.path()), start + "; the earlier checkpoints are unchanged");
+  spill(dir / "file", "");
+  EXPECT_EQ(error_in(dir / "file"), start);
+}
+
 TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
   TempFolder dir;
   const std::string saved = save_checkpoint(dir.path(), 1, Sample(1), 0);

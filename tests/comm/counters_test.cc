@@ -14,7 +14,8 @@ class Counters : public testing::TestWithParam<const char*> {
     if (lacks(GetParam())) GTEST_SKIP() << ucx_problem();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Counters, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
+INSTANTIATE_TEST_SUITE_P(Over, Counters, testing::Values("ucx", "gloo", "staged"),
+                         [](const auto& one) { return one.param; });
 
 TEST_P(Counters, EqualTheFormulasOfTheMesh) {
   // Sharded on dim 0 (unevenly on 3 and 5 ranks), then on dim 1; once small, once several segments per rank.

@@ -19,8 +19,13 @@ namespace orthant {
 
 inline Mesh line(int n) { return Mesh({{"data", n}}); }
 
+/// "staged": the usual transport, with copies of all tensors as for those of GPUs.
 inline CommOptions over(const std::string& transport) {
-  return {.transport = transport, .timeout_s = 60, .connect_timeout_s = 60};
+  const bool staged = transport == "staged";
+  return {.transport = staged ? "auto" : transport,
+          .through_host_memory = staged,
+          .timeout_s = 60,
+          .connect_timeout_s = 60};
 }
 
 /// Runs fn on n thread ranks. "auto" is UCX; in the second run of these tests, where UCX cannot be loaded, it is Gloo.

@@ -15,7 +15,7 @@ class StartAfterOperation : public testing::TestWithParam<const char*> {
     if (lacks(GetParam())) GTEST_SKIP() << ucx_problem();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, StartAfterOperation, testing::Values("ucx", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Over, StartAfterOperation, testing::Values("ucx", "gloo", "staged"),
                          [](const auto& one) { return one.param; });
 
 void expect_done_by_itself(const Work& work) {

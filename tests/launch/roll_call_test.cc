@@ -64,6 +64,22 @@ TEST(RollCall, AllRanksNameTheMissingOnes) {
   });
 }
 
+TEST(RollCall, SomeRanksMayCallAlone) {
+  run_ranks(4, [&](Rendezvous rendezvous, int rank) {
+    if (rank % 2 == 0) return;
+    const auto of_members = [&](double timeout_s) {
+      RollCall call = call_of(rendezvous, timeout_s);
+      call.members = {1, 3};
+      return call;
+    };
+    EXPECT_EQ(call_roll(of_members(20)), "");
+    if (rank == 1) return;
+    RollCall alone = of_members(0.2);
+    alone.store = alone.store.under("alone");
+    EXPECT_TRUE(says(message_of<MissingRanks>([&] { call_roll(alone); }), {"rank 3: rank 1 of 4 did not connect"}));
+  });
+}
+
 TEST(RollCall, EndsWithTheFirstAnswer) {
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
     const RollCall call = call_of(rendezvous);

@@ -163,6 +163,9 @@ class RunFile(ProcessTest):
 class ModelFrom(ProcessTest):
     def test_directory_without_model(self):
         self.assert_says(self.train("model.from=nowhere"), 1, "model.from", "nowhere", "must be a directory")
+        name = "meta-llama/Llama-3.1-8B"
+        for result in (self.train(f"model.from={name}"), self.orthant("plan", "--hf", name, "--ranks", "8")):
+            self.assert_says(result, 1, f"download the model first: hf download {name} --local-dir DIR")
         (self.folder / "empty").mkdir()
         self.assert_says(self.train("model.from=empty"), 1, "model.from", "empty", "config.json")
 

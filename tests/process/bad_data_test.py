@@ -343,6 +343,15 @@ class Numbers(ProcessTest):
         result = self.start([*shell, " ".join([command, *again])]).result()
         self.assertEqual(result.code, 0, result)
 
+    def test_saves_of_skipped_steps_remove_nothing(self):
+        """The update of step 6 ruins the weights. The last step is saved although it is skipped, and the checkpoint from
+        before stays."""
+        self.train_well("training.steps=5")
+        self.train_well("--resume", "optimizer.lr=1e10", "training.steps=8", "validation.freq=0", "checkpoint.interval=1",
+                        "training.max_norm=0", "training.on_nonfinite=skip")
+        self.assertEqual(sorted(path.name for path in (self.dump / "checkpoints").glob("step-*")),
+                         ["step-000005", "step-000006", "step-000008"])
+
     def test_save_waits_for_an_update(self):
         """A save that falls due at a skipped step is made after the next update, and the last one in any case."""
         keys = ["training.steps=20", "validation.freq=0", "checkpoint.interval=0", "training.max_norm=0",
@@ -368,6 +377,9 @@ class Numbers(ProcessTest):
                          "step 11: ", "10 skipped steps in a row. The norm exceeds training.skip_above_norm = 0.001")
         self.assert_says(self.train("training.skip_above_norm=1"), 1, "training.skip_above_norm = 1",
                          "has no effect with training.on_nonfinite")
+        result = self.orthant("verify", "run.toml", "training.on_nonfinite=skip", "training.skip_above_norm=1e-3",
+                              "parallelism.zero_stage=1")
+        self.assertEqual((result.code, result.out.splitlines()[-1][:3]), (0, "ok:"), result)
 
     def test_overflowed_update_is_not_saved(self):
         for ranks in (1, 2):

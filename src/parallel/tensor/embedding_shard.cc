@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "model/linear.h"
+
 namespace orthant {
 
 EmbeddingShard::EmbeddingShard(const SliceMesh& mesh, const Weight& table, const at::Tensor& tokens, const Range& rows,
@@ -31,7 +33,7 @@ void EmbeddingShard::accumulate(const SliceMesh& mesh, const Weight& table, cons
   if (has_tokens_of_all_rows) all = mesh.gradients_to_rows(all);
   if (has_tokens_of_all_rows && table.take_overwrite_flag()) table.gradient.zero_();
   const at::Tensor sum = has_tokens_of_all_rows ? table.gradient : mesh.begin_gradient(table, tokens_ > 0);
-  sum.index_add_(0, row_, all.index_select(0, which_).to(sum.scalar_type()));
+  add_to_rows(sum, row_, all.index_select(0, which_).to(sum.scalar_type()));
   if (has_tokens_of_all_rows) return table.written();
   mesh.finish_gradient(table, sum);
 }

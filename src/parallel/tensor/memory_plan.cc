@@ -20,7 +20,8 @@ struct Rows {
     by_rows = stationary == Stationary::output ? gathered : 0;
     sum = elements * s.sum_bytes;
     const int64_t part = share(sum, plan.rows);
-    summing = (stationary == Stationary::output ? sum : 0) + part + reduction_buffer_bytes(part, plan.rows);
+    summing =
+        (stationary == Stationary::output ? sum : 0) + part + reduction_buffer_bytes(part, plan.rows, s.over_nccl);
   }
   int64_t gathered = 0, sum = 0;
   int64_t by_rows = 0;   // receive buffer ordered by row, until it is one matrix; 0 if it already is
@@ -43,7 +44,8 @@ struct Stream {
     if (plan.columns == 1) return;
     gathered = cut ? panel : 0;
     leaving = by_tokens && s.sequences > 1 ? in_panel(part) : 0;
-    summing = (cut ? panel : 0) + in_panel(part) + reduction_buffer_bytes(share(panel, plan.columns), plan.columns);
+    summing = (cut ? panel : 0) + in_panel(part) +
+              reduction_buffer_bytes(share(panel, plan.columns), plan.columns, s.over_nccl);
   }
 
   // Bytes of the largest panel, given those of all tokens.
@@ -136,9 +138,9 @@ ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int
   const int64_t of_dw = p.width * out * s.sum_bytes, dx = p.tokens * share(in, plan.columns) * s.element_bytes;
   const int64_t next = p.panels > 2 ? p.of_w : 0;
   const int64_t of_input =
-      p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + reduction_buffer_bytes(p.of_x, plan.columns));
-  const int64_t of_weight =
-      share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw + reduction_buffer_bytes(of_dw, plan.rows);
+      p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + reduction_buffer_bytes(p.of_x, plan.columns, s.over_nccl));
+  const int64_t of_weight = share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw +
+                            reduction_buffer_bytes(of_dw, plan.rows, s.over_nccl);
   return {.forward = p.tokens * out * s.sum_bytes + std::max(moving, rounded),
           .backward = dx + std::max(of_input, of_weight),
           .for_input = dx + of_input,
@@ -158,7 +160,7 @@ ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   const bool cut = plan.columns > 1 && plan.stream != StreamSharding::none;
   const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
   const int64_t summing =
-      plan.columns > 1 ? gathered + (cut ? part : whole) + reduction_buffer_bytes(part, plan.columns) : 0;
+      plan.columns > 1 ? gathered + (cut ? part : whole) + reduction_buffer_bytes(part, plan.columns, s.over_nccl) : 0;
   if (embedding_move(plan, table_rows, tokens, s.hidden, s.element_bytes, s.sum_bytes) == EmbeddingMove::results) {
     // Ids, indices and rows of the tokens of all rows of the mesh. The results of all of these in the row's part of the
     // width are as large as those of its own tokens. They leave and arrive; in forward they are then joined.

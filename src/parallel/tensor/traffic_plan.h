@@ -33,7 +33,7 @@ struct TensorShape {
   int64_t norm_statistics = 1;  // numbers of each token that a norm over the stream keeps, and sums over columns
   int loss_statistics = 3;     // float64 numbers of each token that a column sends to the other columns
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients
-  bool on_gpu = false;
+  bool on_gpu = false, over_nccl = false;
 };
 
 /// Messages of one transformer block, of the embedding, and of the last norm with the loss.

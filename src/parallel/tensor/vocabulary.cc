@@ -54,25 +54,27 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   }
 };
 
-// std::exp() of each element; at::exp() may differ from it in the last bit.
+// On the CPU std::exp() of each element, because at::exp() may differ from it in the last bit.
 at::Tensor exponential(const at::Tensor& x_N) {
+  if (!x_N.is_cpu()) return x_N.exp();
   const at::Tensor from_N = x_N.contiguous(), y_N = at::empty_like(from_N);
   const double* x = from_N.const_data_ptr<double>();
   std::transform(x, x + from_N.numel(), y_N.mutable_data_ptr<double>(), [](double each) { return std::exp(each); });
   return y_N;
 }
 
-// Replaces this column's statistics by those of the whole vocabulary. Returns the sum of the losses.
-double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels,
-             const OutputLoss& loss, int64_t vocabulary) {
-  const auto rows = static_cast<int64_t>(own.size());
-  const at::Tensor all_NS = at::from_blob(own.data(), {rows, 4}, at::kDouble);
-  const at::Tensor sent_SN = all_NS.narrow(1, 0, loss.statistics()).t();
+// Replaces this column's statistics by those of the whole vocabulary. Returns the sum of the losses, for which the host
+// waits.
+double merge(const TensorMesh& mesh, const at::Tensor& own_NS, const at::Tensor& labels, const OutputLoss& loss,
+             int64_t vocabulary) {
+  const at::Tensor sent_SN = own_NS.narrow(1, 0, loss.statistics()).t();
   sent_SN.copy_(merge_statistics(mesh.gather_columns(sent_SN), exponential));
-  const auto* label = labels.const_data_ptr<int64_t>();
+  const at::Tensor host_NS = own_NS.cpu(), host_labels = labels.cpu();
+  const auto* statistics = in<SoftmaxStatistics>(host_NS);
+  const auto* label = host_labels.const_data_ptr<int64_t>();
   double losses = 0;
-  for (size_t row = 0; row < own.size(); ++row) {
-    if (label[row] != kIgnoredLabel) losses += loss_of(own[row], loss, vocabulary);
+  for (int64_t row = 0; row < host_NS.size(0); ++row) {
+    if (label[row] != kIgnoredLabel) losses += loss_of(statistics[row], loss, vocabulary);
   }
   return losses;
 }
@@ -81,7 +83,7 @@ double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const 
 double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
                double scale, const OutputLoss& loss, bool with_gradient) {
   const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
-  std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(logits.size(0)));
+  const at::Tensor statistics_NS = at::empty({logits.size(0), 4}, logits.options().dtype(at::kDouble));
   double losses = 0;
   by_element(logits, [&]<class T>(T) {
     const SoftmaxShard<T> args{.logits = out<T>(logits),
@@ -89,12 +91,12 @@ double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tenso
                                .rows = logits.size(0),
                                .vocab = part.size(),
                                .first = part.begin,
-                               .statistics = statistics.data(),
+                               .statistics = out<SoftmaxStatistics>(statistics_NS),
                                .scale = scale,
                                .loss = loss,
                                .vocabulary = vocabulary};
     softmax_statistics<T>(logits.device(), args);
-    losses = merge(mesh, statistics, labels, loss, vocabulary);
+    losses = merge(mesh, statistics_NS, labels, loss, vocabulary);
     if (with_gradient) softmax_gradient<T>(logits.device(), args);
   });
   return losses;

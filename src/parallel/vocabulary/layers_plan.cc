@@ -35,14 +35,14 @@ std::vector<Messages> output_traffic(const VocabularyAlgorithm& algorithm, const
   all.push_back(
       {kOutput, std::string(name_of(CollectiveKind::all_gather)), kPipeline, naive ? 2 : 1, {statistics, statistics}});
   if (with_gradient) {
-    all.push_back(message(kOutput, root_sum(shape.on_gpu), shape, position, shape.stream, shape.element_bytes));
+    all.push_back(message(kOutput, root_sum(shape.over_nccl), shape, position, shape.stream, shape.element_bytes));
   }
   return all;
 }
 
 std::vector<Messages> input_traffic(const VocabularyShape& shape, int position) {
   if (shape.ranks == 1) return {};
-  return {message(kInput, root_sum(shape.on_gpu), shape, position, shape.stream, shape.element_bytes),
+  return {message(kInput, root_sum(shape.over_nccl), shape, position, shape.stream, shape.element_bytes),
           message(kInput, CollectiveKind::broadcast, shape, position, shape.stream, shape.element_bytes)};
 }
 

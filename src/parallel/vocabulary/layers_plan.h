@@ -27,7 +27,7 @@ struct VocabularyShape {
   int64_t stream = 0;  // elements of x on this rank: N C, or less if a tensor mesh shards the stream
   int element_bytes = 4;  // of activations
   int ranks = 1, root = 0;  // root: position of the rank with the last stage (output layer) or the first (input layer)
-  bool on_gpu = false;
+  bool over_nccl = false;
 
   int statistic_bytes() const { return std::max(element_bytes, 4); }  // of sums over activations
 };

@@ -83,7 +83,7 @@ OutputShard::OutputShard(const VocabularySlice& slice, const OutputLoss& loss, c
       sequences_(x.size(0)),
       x_NC_(mesh_.gather(x.detach())),
       tokens_(std::move(tokens)) {
-  ORTHANT_CHECK(head.value.size(0) == slice.rows.size() && head.value.is_cpu(), head.value.size(0), slice.rows.size());
+  ORTHANT_CHECK(head.value.size(0) == slice.rows.size(), head.value.size(0), slice.rows.size());
   gather_weight();
   check_labels(tokens_.labels_N, vocabulary_);
   const at::Tensor& labels = tokens_.labels_N;
@@ -249,7 +249,7 @@ void OutputShard::add_weight_gradient(const at::Tensor& dw, const Factors& f) co
     dw.sub_(scaled(f.uniform_N).sum(0));
   }
   const at::Tensor rows = bent(x_NC_.index_select(0, hit_).to(dw.scalar_type()));
-  dw.index_add_(0, row_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
+  add_to_rows(dw, row_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
 }
 
 at::Tensor OutputShard::gradients(const FullSoftmax& whole) {
