@@ -78,7 +78,7 @@ TEST(NcclGroups, OfManyAxesAreWithinTheLimit) {
   const Plan plan =
       plan_of(64, {p + "pipeline_parallel_degree=4", p + "vocabulary_parallel=algorithm_2", p + "zero_stage=1",
                    p + "data_parallel_replicate_degree=2", p + "context_parallel_ring=2",
-                   p + "tensor_parallel_degree=4", p + "tensor_parallel_kind=2d"});
+                   p + "tensor_parallel_mesh=[2,2,1]", p + "tensor_parallel_kind=2d"});
   const NcclGroups all = nccl_groups(plan);
   EXPECT_EQ(all.groups.size(), 10u);
   EXPECT_EQ(all.directions.size(), 6u);

@@ -2,7 +2,8 @@
 rank on the CPU. Skipped where the program cannot use a GPU."""
 from orthant_process import ProcessTest, main
 
-SHORT = ("training.steps=5", "checkpoint.interval=0", "validation.freq=0", "model.num_hidden_layers=4")
+SHORT = ("training.steps=5", "training.global_batch_size=4", "checkpoint.interval=0", "validation.freq=0",
+         "model.num_hidden_layers=4")
 P = "parallelism."
 PIPELINE = P + "pipeline_parallel_degree="
 LAYOUTS = [(2, (P + "zero_stage=1",)),
@@ -10,7 +11,7 @@ LAYOUTS = [(2, (P + "zero_stage=1",)),
            (2, (P + "context_parallel_ring=2",)),
            (2, (P + "context_parallel_ulysses=2",)),
            (2, (P + "tensor_parallel_degree=2",)),
-           (4, (P + "tensor_parallel_degree=4", P + "tensor_parallel_kind=2d")),
+           (4, (P + "tensor_parallel_mesh=[2, 2, 1]", P + "tensor_parallel_kind=2d")),
            (2, (PIPELINE + "2", P + "pipeline_parallel_schedule=1f1b")),
            (2, (PIPELINE + "2", P + "pipeline_parallel_schedule=zb_v", P + "vocabulary_parallel=algorithm_2")),
            (4, (PIPELINE + "2", P + "context_parallel_ring=2", P + "vocabulary_parallel=algorithm_1"))]
