@@ -13,6 +13,7 @@
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "config/from_config.h"
 #include "config/table.h"
 #include "hardware/hardware.h"
 #include "parallel/pipeline/plan.h"
@@ -237,6 +238,12 @@ std::string timeline_text(const Plan& plan, double time) {
 std::string explain_answer(const Plan& plan) {
   std::string text;
   if (plan.step_time) text += labelled("step", step_text(plan)) + labelled("time", time_text(plan));
+  if (plan.step_time && plan.mesh.size() > 1 && plan.config.run.device == "cuda" && !uses_nccl(plan.config)) {
+    text +=
+        labelled("note", fmt::format("{}: tensors of GPUs are copied through host memory; the time of these copies is "
+                                     "not counted",
+                                     plan.config.locate("run.transport")));
+  }
   text += labelled("memory", memory_text(plan));
   if (plan.facts.hardware && !fit_of(plan).fits()) text += labelled("change", change_text(plan));
   if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));

@@ -250,13 +250,17 @@ class LayoutSearch {
   }
 
   enum class Outcome { fits, too_large, too_slow, refused };
-  /// Plans the layout. If its step takes `limit_s` or more, it is not of interest.
+  /// Plans the layout, unless it has been planned. If its step takes `limit_s` or more, it is not of interest.
   Outcome add(const std::string& kind, const Config& config, double limit_s = INFINITY) {
+    std::string layout;
+    for (const std::string& key : searched_keys()) layout += value_text(*find_key(key), config) + "\n";
+    if (planned_.contains(layout)) return Outcome::refused;
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
       const std::optional<Plan> plan = make_plan_below(config, facts_, limit_s);
       if (!plan) return Outcome::too_slow;
       ++result_.planned;
+      planned_.insert(layout);
       FoundLayout found = layout_of(*plan);
       mark_chosen(found.config);
       found.kind = kind;
@@ -300,6 +304,7 @@ class LayoutSearch {
   const RunFacts& facts_;
   SearchResult result_;
   bool allows_idle_ranks_ = false;
+  std::set<std::string> planned_;                // the values of searched_keys()
   std::multiset<double> best_;                   // step times of the layouts that fit
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };

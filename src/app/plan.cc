@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
@@ -48,10 +49,30 @@ SearchProgress long_progress() {
   };
 }
 
+constexpr const char* kWrittenBySearch = "# Written by orthant plan --search.";
+
+// Throws ConfigError if the file exists and --search did not write it.
+void require_own_file(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line) || line.starts_with(kWrittenBySearch)) return;
+  throw ConfigError(
+      fmt::format("--write {}: the file exists and was not written by --search; name another file", path));
+}
+
+// A run file with the layout. That of a bare model lacks what training needs.
+std::string written_layout(const Config& config, bool of_model) {
+  const char* missing =
+      " Before training, set data.path, data.tokenizer, optimizer.lr and\n# training.steps, and model.from for the "
+      "weights.";
+  return fmt::format("{}{}\n\n{}", kWrittenBySearch, of_model ? missing : "", print_config(config));
+}
+
 int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
   if (!facts.hardware) {
     throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
   }
+  if (!arguments.write.empty()) require_own_file(arguments.write);
   const SearchResult result = search_layouts(config, facts, long_progress());
   std::string text = arguments.json ? search_json(result, facts) : explain_search(result, *facts.hardware);
   if (result.fitting.empty()) {
@@ -71,7 +92,7 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
   std::fputs(text.c_str(), stdout);
   warn_about(plan);
   if (!arguments.write.empty()) {
-    write_file("--write", arguments.write, print_config(best));
+    write_file("--write", arguments.write, written_layout(best, !arguments.hf.empty()));
     if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
   }
   return kDone;

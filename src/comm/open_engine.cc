@@ -119,11 +119,16 @@ Members read_summary(const std::string& text, int world_size) {
 
 // Posts this rank's introduction, and returns what concerns it in those of all ranks.
 Members exchange_introductions(const RollCall& call, const CommOptions& options) {
+  const auto damaged = [&](const std::exception& error) {
+    return CommError(fmt::format("rank {}: the {} holds damaged introductions of ranks: {}", call.rank,
+                                 call.store.name(), error.what()));
+  };
   try {
     return read_summary(call_roll(call, introduction(options), summary_of), call.world_size);
-  } catch (const std::logic_error& error) {  // of nlohmann::json or a vector
-    throw CommError(fmt::format("rank {}: the {} holds damaged introductions of ranks: {}", call.rank,
-                                call.store.name(), error.what()));
+  } catch (const nlohmann::json::exception& error) {
+    throw damaged(error);
+  } catch (const std::out_of_range& error) {  // of a vector
+    throw damaged(error);
   }
 }
 

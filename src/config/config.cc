@@ -31,7 +31,11 @@ std::string way_out(const std::string& path) {
 
 std::string read_run_file(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw ConfigError(path + " is a directory; name a run file (TOML)");
+  if (std::filesystem::is_directory(path, ignored)) {
+    const bool is_run = std::filesystem::exists(path + "/config.toml", ignored);
+    throw ConfigError(fmt::format("{} is a directory; name a run file (TOML){}", path,
+                                  is_run ? fmt::format(", such as {}/config.toml", path) : ""));
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

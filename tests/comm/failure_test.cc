@@ -123,7 +123,7 @@ TEST(Failure, GlooConnectsWithinMeetTimeout) {
     if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {});
     const Store introductions = rendezvous.store.under("comm/0/introductions");
-    call_roll(watch.roll_call(introductions, 60), R"(["here", "its transport is gloo", 0])",
+    call_roll(watch.roll_call(introductions, 60), R"(["here", "its transport is gloo", 0, "", ""])",
               [](const auto&) { return ""; });
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });

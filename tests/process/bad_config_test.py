@@ -112,6 +112,9 @@ class RunFile(ProcessTest):
     def test_search_without_result(self):
         """A search in which nothing fits writes no file and says so; a law that excludes all layouts has its name."""
         search = ("plan", "run.toml", "--search", "--hardware", "this-cpu", "--write", "best.toml")
+        (self.folder / "best.toml").write_text("# my own run file\n[run]\n")
+        self.assert_says(self.orthant(*search), 1, "best.toml", "was not written by --search")
+        (self.folder / "best.toml").unlink()
         self.assert_says(self.orthant(*search, "run.memory_gib_per_rank=0.0001"), 1, "--write best.toml",
                          "no layout fits")
         self.assert_says(self.orthant(*search, "parallelism.tensor_parallel_degree=3"), 1,
