@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/from_config.h"
 #include "plan/microbatch_memory.h"
 
 namespace orthant {
@@ -48,13 +49,23 @@ struct SharedFacts {
 
 // Returns bytes of other ranks' partial sums by layer: the embedding, the blocks, then the head. An entry counts the
 // reductions of the rank's buckets that the backward of this layer completes and so starts. All reductions may be in
-// progress at the same time, so the entries add up.
+// progress at the same time, so the entries add up. Over NCCL, one reduction after the other uses the same buffer: it
+// is the largest one, from the first reduction on.
 std::vector<int64_t> reductions_by_layer(const ParameterPlacement& plan, const SharedFacts& facts,
                                          const OwnedCosts& owned) {
   std::vector<int64_t> bytes(static_cast<size_t>(plan.architecture.num_hidden_layers) + 2);
+  int64_t largest = 0;
+  size_t first = 0;  // the layer of the first reduction, which is the last layer that has one
   for (size_t i = 0; i < owned.buckets.size(); ++i) {
-    bytes[static_cast<size_t>(facts.last_written[i] + 1)] += owned.buckets[i].reduction_buffer;
+    const auto layer = static_cast<size_t>(facts.last_written[i] + 1);
+    const int64_t buffer = owned.buckets[i].reduction_buffer;
+    bytes[layer] += buffer;
+    largest = std::max(largest, buffer);
+    if (buffer > 0) first = std::max(first, layer);
   }
+  if (!uses_nccl(plan.config)) return bytes;
+  std::ranges::fill(bytes, 0);
+  bytes[first] = largest;
   return bytes;
 }
 
@@ -173,12 +184,13 @@ class RowProfiles {
 };
 
 // Returns the temporary bytes after the row: of the sums over copies, and of an update. Sharded gradients may all be
-// summed at a time, others one bucket after the other.
+// summed at a time (but see reductions_by_layer() about NCCL), others one bucket after the other.
 int64_t bytes_after_row(const ParameterPlacement& plan, const RankValues& rank) {
   if (plan.config.optimizer.in_backward) return 0;
   int64_t sums = 0;
   for (const BucketCosts& bucket : rank.owned->buckets) {
-    sums = plan.has_gradients_by_unit() ? sums + bucket.copies_buffer : std::max(sums, bucket.copies_buffer);
+    const bool adds_up = plan.has_gradients_by_unit() && !uses_nccl(plan.config);
+    sums = adds_up ? sums + bucket.copies_buffer : std::max(sums, bucket.copies_buffer);
   }
   return std::max(sums, std::ranges::max(rank.matrices->temporary_bytes) + rank.owned->state_on_device);
 }
