@@ -114,8 +114,12 @@ class LayoutSearch {
   /// The stages of ZeRO, each with its values of zero_reshard and with copies on each host (HSDP).
   std::vector<Config> with_states(const MeshChoice& mesh, const Config& config) const {
     const ParallelismConfig& given = base_.parallelism;
-    const bool copies_are_given = base_.is_set("parallelism.data_parallel_replicate_degree") ||
-                                  base_.is_set("parallelism.data_parallel_shard_degree");
+    const bool copies_are_set = base_.is_set("parallelism.data_parallel_replicate_degree") ||
+                                base_.is_set("parallelism.data_parallel_shard_degree");
+    // A degree that is set to its default asks for no copies, which stage 0 permits.
+    const bool copies_are_given =
+        given.data_parallel_replicate_degree != ParallelismConfig().data_parallel_replicate_degree ||
+        given.data_parallel_shard_degree != ParallelismConfig().data_parallel_shard_degree;
     std::vector<Config> all;
     const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
       if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return;
@@ -128,7 +132,7 @@ class LayoutSearch {
     if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
     std::vector<int64_t> copies = {1};
     const int64_t on_host = facts_.hardware->device.per_host / (mesh.tensor.ranks() * mesh.ulysses * mesh.ring);
-    if (!copies_are_given && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
+    if (!copies_are_set && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
       copies.push_back(mesh.data / on_host);
     }
     for (const int64_t replicas : copies) {

@@ -51,11 +51,14 @@ SearchProgress long_progress() {
 
 constexpr const char* kWrittenBySearch = "# Written by orthant plan --search.";
 
-// Throws ConfigError if the file exists and --search did not write it.
+// Throws ConfigError if the file exists and --search did not write it. Does not read special files, such as a pipe.
 void require_own_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
   std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line.starts_with(kWrittenBySearch)) return;
+  std::string begin(std::string_view(kWrittenBySearch).size(), '\0');
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (file.gcount() == 0 || begin == kWrittenBySearch) return;
   throw ConfigError(
       fmt::format("--write {}: the file exists and was not written by --search; name another file", path));
 }

@@ -131,12 +131,14 @@ PassTimes PassTimer::attention_times() const {
     times.input.products += 2 * product(ProductKind::input_gradient, rows, size.key_tokens, queries);
     times.weights.products += 2 * product(ProductKind::weight_gradient, queries, rows, size.key_tokens);
   } else {
-    int64_t pairs = 0;
+    int64_t most = -1;  // pairs of the rank that has most
     for (int r = 0; r < cut.ring; ++r) {
-      pairs =
-          std::max(pairs, num_visible_pairs(cut.placement, whole.seq_len, cut.ring, r, a.causal(), a.sliding_window));
+      const int64_t pairs = num_visible_pairs(cut.placement, whole.seq_len, cut.ring, r, a.causal(), a.sliding_window);
+      if (pairs <= most) continue;
+      most = pairs;
+      size.query_tokens = num_ring_positions(cut.placement, whole.seq_len, cut.ring, r);
     }
-    size.visible_share = static_cast<double>(pairs) / static_cast<double>(queries * whole.seq_len);
+    size.visible_share = static_cast<double>(most) / static_cast<double>(size.query_tokens * whole.seq_len);
   }
   add_attention(times, size);
   const SequenceTraffic traffic = sequence_traffic(cut, whole, 0, 0);

@@ -319,8 +319,9 @@ void Trainer::stop_on_skipped(const StepResult& result) {
   std::string cause;
   bool reports = comm_.rank() == 0;
   if (result.is_finite()) {
-    cause = fmt::format("The norm exceeds training.skip_above_norm = {:g}: raise that, or check the data.",
-                        plan_.config.training.skip_above_norm);
+    cause =
+        fmt::format("The norm exceeds training.skip_above_norm = {:g}: raise that, if the norm is usual for the run.",
+                    plan_.config.training.skip_above_norm);
   } else {
     comm_.set_activity(fmt::format("looking for the first value that is not finite in step {}", result.step));
     const auto [found, first] = session_.find_first_not_finite(result.step);

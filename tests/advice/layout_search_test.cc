@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
@@ -15,6 +16,7 @@
 #include "advice/tensor_choices.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
+#include "config/table.h"
 #include "tests/support/says.h"
 
 namespace orthant::layout_search_test {
@@ -153,6 +155,28 @@ TEST(LayoutSearch, BoundsAreBoundsWithLargeMessages) {
     LayoutBounds bounds(whole, facts);
     EXPECT_LE(bounds.memory_bytes(config), make_plan(config, facts).largest_memory_bytes()) << stage;
   }
+}
+
+// A run file that --search has written sets every key. A search of it finds that one layout again.
+TEST(LayoutSearch, OfItsOwnRunFileFindsItsLayout) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  const Config best = search_layouts(config_of(4), facts).fitting.front().config;
+  const SearchResult again = search_layouts(parse_config(print_config(best), "best.toml", {}), facts);
+  ASSERT_EQ(again.fitting.size(), 1u);
+  EXPECT_EQ(print_config(again.fitting.front().config),
+            print_config(parse_config(print_config(best), "best.toml", {})));
+}
+
+// No two layouts of a search have equal settings.
+TEST(LayoutSearch, PlansNoLayoutTwice) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  std::set<std::string> known;
+  for (const FoundLayout& found : search_layouts(config_of(8), facts).fitting) {
+    std::string settings;
+    for (const std::string& key : searched_keys()) settings += value_text(*find_key(key), found.config) + " ";
+    EXPECT_TRUE(known.insert(settings).second) << found.name;
+  }
+  EXPECT_GT(known.size(), 20u);
 }
 
 // The search also tries microbatch sizes, schedules and placements, so it may be faster than the exhaustive search

@@ -296,6 +296,24 @@ Words published_gpt(int ranks, int layers, int hidden, const Words& more) {
               more);
 }
 
+// Zigzag gives 15 of 31 tokens to one rank and 16 to the other. The rank with most pairs counts, with its own queries.
+TEST(StepTime, RingOfUnevenShards) {
+  const auto hardware = std::make_shared<const Hardware>(load_hardware("h100-8x"));
+  for (const char* objective : {"masked", "causal"}) {
+    const auto step_seconds = [&](const std::string& seq_len) {
+      const Words words = {"run.ranks=2",
+                           "run.device=cuda",
+                           "model.vocab_size=1000",
+                           "training.seq_len=" + seq_len,
+                           "parallelism.context_parallel_ring=2",
+                           std::string("model.objective=") + objective};
+      const Config config = parse_config("", "run.toml", words);
+      return make_plan(config, {.ranks = 2, .vocab_size = 999, .hardware = hardware}).step_time->seconds;
+    };
+    EXPECT_NEAR(step_seconds("31") / step_seconds("32"), 1, 0.05) << objective;
+  }
+}
+
 double mfu(const Plan& plan) { return 100 * model_flops_utilization(plan, plan.step_time->seconds, true); }
 
 // In the interlaced pipeline all ranks wait for collectives in every microbatch. Over 4 hosts this costs more than it
