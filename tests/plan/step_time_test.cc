@@ -310,7 +310,9 @@ TEST(StepTime, RingOfUnevenShards) {
       const Config config = parse_config("", "run.toml", words);
       return make_plan(config, {.ranks = 2, .vocab_size = 999, .hardware = hardware}).step_time->seconds;
     };
-    EXPECT_NEAR(step_seconds("31") / step_seconds("32"), 1, 0.05) << objective;
+    // The rank has as many queries as with 32 tokens, and 31 of 32 keys.
+    EXPECT_LE(step_seconds("31"), step_seconds("32")) << objective;
+    EXPECT_GE(step_seconds("31"), step_seconds("32") * 31 / 32) << objective;
   }
 }
 
