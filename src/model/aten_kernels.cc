@@ -236,10 +236,10 @@ Logits logits_of(const at::Tensor& products, const at::Tensor& labels, int64_t f
 // SoftmaxStatistics of each row as float64 columns: maximum, sum, picked, total.
 at::Tensor statistics_of(const Logits& of, const std::optional<at::Tensor>& maximum, const OutputLoss& loss) {
   const auto wide = of.logits.scalar_type();
-  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const double none = loss.softcap > 0 ? -loss.softcap : -std::numeric_limits<double>::infinity();
   const auto options = of.logits.options().dtype(at::kDouble);
   const at::Tensor top = maximum                  ? *maximum
-                         : of.logits.size(1) == 0 ? at::full({of.logits.size(0)}, kNone, options)
+                         : of.logits.size(1) == 0 ? at::full({of.logits.size(0)}, none, options)
                                                   : of.logits.amax(1).to(at::kDouble);
   const at::Tensor sum = (of.logits - column(top.to(wide))).exp().sum(1, false, at::kDouble);
   const at::Tensor picked = of.at_label(of.logits, 0).to(at::kDouble);

@@ -71,31 +71,22 @@ void rms_norm_backward(at::Device device, const RmsNormBackward<T>& args) {
         [&](auto stream) { cuda_kernels::function(args, stream); });                                       \
   }                                                                                                        \
   INSTANCES(function, Args)
-// These kernels run only where several ranks share a layer. On a GPU they are ATen's.
-#define ORTHANT_KERNEL_WITHOUT_CUDA(function, Args)                          \
-  template <class T>                                                         \
-  void function(at::Device device, const Args<T>& args) {                    \
-    const auto aten = [&] { aten_kernels::function(device, args); };         \
-    on_device(device, [&] { function(args); }, aten, [&](auto) { aten(); }); \
-  }                                                                          \
-  ORTHANT_INSTANCES_OF_ELEMENTS(function, Args)
 ORTHANT_INSTANCES_OF_ELEMENTS(rms_norm_backward, RmsNormBackward)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rms_norm_forward, RmsNormForward)
-ORTHANT_KERNEL_WITHOUT_CUDA(rms_norm_squares, RmsNormSquares)
-ORTHANT_KERNEL_WITHOUT_CUDA(rms_norm_dots, RmsNormDots)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rms_norm_squares, RmsNormSquares)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rms_norm_dots, RmsNormDots)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, swiglu_forward, SwigluForward)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, swiglu_backward, SwigluBackward)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rope_split_forward, RopeSplitForward)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, rope_split_backward, RopeSplitBackward)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, dropout, Dropout)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, softmax_cross_entropy, SoftmaxCrossEntropy)
-ORTHANT_KERNEL_WITHOUT_CUDA(softmax_statistics, SoftmaxShard)
-ORTHANT_KERNEL_WITHOUT_CUDA(softmax_gradient, SoftmaxShard)
-ORTHANT_KERNEL_WITHOUT_CUDA(softmax_exponentials, SoftmaxExponentials)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, softmax_statistics, SoftmaxShard)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, softmax_gradient, SoftmaxShard)
+ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES_OF_ELEMENTS, softmax_exponentials, SoftmaxExponentials)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES, adamw, AdamW)
 ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES, sgd, Sgd)
 #undef ORTHANT_DEVICE_KERNEL
-#undef ORTHANT_KERNEL_WITHOUT_CUDA
 #undef ORTHANT_INSTANCES
 #undef ORTHANT_INSTANCES_OF_ELEMENTS
 

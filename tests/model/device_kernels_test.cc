@@ -56,6 +56,91 @@ void check_norms(const Backend& place) {
   }
 }
 
+constexpr std::pair<int64_t, int64_t> kNormShards[] = {{5, 64}, {67, 1000}, {3, 2048}, {2, 4099}, {9, 3}, {4, 0}};
+
+// Columns of a wider norm: the two statistics.
+void check_norm_statistics(const Backend& place) {
+  for (const at::ScalarType type : kTypes) {
+    const double tolerance = tolerance_of(wide(type));
+    for (const auto& [rows, cols] : kNormShards) {
+      const at::Tensor x = random({rows, cols}, type), y = random({rows, cols}, type),
+                       numbers = at::zeros({rows}, wide(type));
+      const std::string what = fmt::format("shard of {} x {}", rows, cols);
+      for (const bool adds : {false, true}) {
+        expect_equal(place, {x, y, at::zeros_like(x), numbers}, tolerance, "squares of a " + what,
+                     [&](const Backend& at, const Tensors& t) {
+                       by_element(x, [&]<class T>(T) {
+                         RUN(at, rms_norm_squares,
+                             RmsNormSquares<T>{.x = in<T>(t[0]),
+                                               .residual = adds ? in<T>(t[1]) : nullptr,
+                                               .rows = rows,
+                                               .cols = cols,
+                                               .sum = adds ? out<T>(t[2]) : nullptr,
+                                               .squares = out<Wide<T>>(t[3])});
+                       });
+                     });
+      }
+      expect_equal(place, {y, x, random({cols}, type), numbers}, 4 * tolerance, "dots of a " + what,
+                   [&](const Backend& at, const Tensors& t) {
+                     by_element(x, [&]<class T>(T) {
+                       RUN(at, rms_norm_dots,
+                           RmsNormDots<T>{.dy = in<T>(t[0]),
+                                          .s = in<T>(t[1]),
+                                          .gamma = in<T>(t[2]),
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .dots = out<Wide<T>>(t[3])});
+                     });
+                   });
+    }
+  }
+}
+
+// Columns of a wider norm: the passes that read the sums of statistics over all shards.
+void check_norms_of_shards(const Backend& place) {
+  for (const at::ScalarType type : kTypes) {
+    for (const auto& [rows, cols] : kNormShards) {
+      if (cols == 0) continue;
+      const at::Tensor x = random({rows, cols}, type), gamma = random({cols}, type), none = at::zeros_like(x);
+      const at::Tensor sums = (random({rows}, type).abs() + 0.5).to(wide(type)) * static_cast<double>(3 * cols);
+      const at::Tensor numbers = at::zeros({rows}, wide(type));
+      const std::string what = fmt::format("shard of {} x {}", rows, cols);
+      expect_equal(place, {x, gamma, sums, none, numbers}, tolerance_of(type), "norm of a " + what,
+                   [&](const Backend& at, const Tensors& t) {
+                     by_element(x, [&]<class T>(T) {
+                       RUN(at, rms_norm_forward,
+                           RmsNormForward<T>{.x = in<T>(t[0]),
+                                             .gamma = in<T>(t[1]),
+                                             .eps = 1e-5,
+                                             .rows = rows,
+                                             .cols = cols,
+                                             .y = out<T>(t[3]),
+                                             .rstd = out<Wide<T>>(t[4]),
+                                             .width = 3 * cols,
+                                             .squares = in<Wide<T>>(t[2])});
+                     });
+                   });
+      expect_equal(place, {random({rows, cols}, type), x, gamma, numbers + 0.7, sums, none, random({cols}, wide(type))},
+                   4 * tolerance_of(type), "backward of the norm of a " + what,
+                   [&](const Backend& at, const Tensors& t) {
+                     by_element(x, [&]<class T>(T) {
+                       RUN(at, rms_norm_backward,
+                           RmsNormBackward<T>{.dy = in<T>(t[0]),
+                                              .s = in<T>(t[1]),
+                                              .gamma = in<T>(t[2]),
+                                              .rstd = in<Wide<T>>(t[3]),
+                                              .rows = rows,
+                                              .cols = cols,
+                                              .dx = out<T>(t[5]),
+                                              .dgamma = out<Wide<T>>(t[6]),
+                                              .width = 3 * cols,
+                                              .dots = in<Wide<T>>(t[4])});
+                     });
+                   });
+    }
+  }
+}
+
 // Heads of a token are adjacent rows of a wider matrix.
 void check_head_norms(const Backend& place) {
   constexpr int64_t kTokens = 7, kHeads = 3, kWidth = 5, D = 16;
@@ -240,6 +325,8 @@ TEST(AtenKernels, ComputeWhatTheCpuKernelsCompute) {
   at::manual_seed(1);
   const Backend aten{.device = at::kCPU, .aten = true};
   check_norms(aten);
+  check_norm_statistics(aten);
+  check_norms_of_shards(aten);
   check_head_norms(aten);
   check_swiglu(aten);
   check_rotary(aten);
@@ -252,6 +339,8 @@ TEST(KernelsGpu, ComputeWhatTheCpuKernelsCompute) {
   at::manual_seed(1);
   for (const Backend& gpu : kOnGpu) {
     check_norms(gpu);
+    check_norm_statistics(gpu);
+    check_norms_of_shards(gpu);
     check_head_norms(gpu);
     check_swiglu(gpu);
     check_rotary(gpu);

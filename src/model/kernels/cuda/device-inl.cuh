@@ -36,11 +36,11 @@ struct alignas(sizeof(T) * N) Pack {
 template <class T>
 constexpr int kPackElements = 16 / sizeof(T);
 
-/// True if rows of `cols` elements at these addresses can be read in packs; null pointers are ignored.
-template <class T>
+/// True if rows of `cols` elements at these addresses can be read in packs of N; null pointers are ignored.
+template <class T, int N = kPackElements<T>>
 bool fits_packs(int64_t cols, std::initializer_list<const void*> rows) {
-  return cols % kPackElements<T> == 0 && std::all_of(rows.begin(), rows.end(), [](const void* row) {
-           return reinterpret_cast<uintptr_t>(row) % 16 == 0;
+  return cols % N == 0 && std::all_of(rows.begin(), rows.end(), [](const void* row) {
+           return reinterpret_cast<uintptr_t>(row) % (sizeof(T) * N) == 0;
          });
 }
 
@@ -56,6 +56,12 @@ __device__ inline void store(const Wide<T> (&from)[N], T* to) {
 #pragma unroll
   for (int i = 0; i < N; ++i) pack.values[i] = narrow<T>(from[i]);
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+/// Calls f with the index of the first element of each pack of this thread, in a row that kThreads threads share.
+template <int N, int kThreads, class F>
+__device__ inline void for_own_packs(int64_t cols, const F& f) {
+  for (int64_t i = threadIdx.x % kThreads * N; i < cols; i += kThreads * N) f(i);
 }
 
 /// The sum over the kThreads threads of a row, which every one of them receives. All threads of the block must call it.

@@ -5,6 +5,7 @@
 
 #include "model/kernels/activation.h"
 #include "model/kernels/loss.h"
+#include "model/kernels/loss_exponentials.h"
 #include "model/kernels/norm.h"
 #include "model/kernels/optimizer.h"
 #include "model/kernels/random.h"
@@ -22,6 +23,10 @@ using Stream = CUstream_st*;
 template <class T>
 void rms_norm_forward(const RmsNormForward<T>& args, Stream stream);
 template <class T>
+void rms_norm_squares(const RmsNormSquares<T>& args, Stream stream);
+template <class T>
+void rms_norm_dots(const RmsNormDots<T>& args, Stream stream);
+template <class T>
 void swiglu_forward(const SwigluForward<T>& args, Stream stream);
 template <class T>
 void swiglu_backward(const SwigluBackward<T>& args, Stream stream);
@@ -33,6 +38,12 @@ template <class T>
 void dropout(const Dropout<T>& args, Stream stream);
 template <class T>
 void softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args, Stream stream);
+template <class T>
+void softmax_statistics(const SoftmaxShard<T>& args, Stream stream);
+template <class T>
+void softmax_gradient(const SoftmaxShard<T>& args, Stream stream);
+template <class T>
+void softmax_exponentials(const SoftmaxExponentials<T>& args, Stream stream);
 template <class T>
 void adamw(const AdamW<T>& args, Stream stream);
 template <class T>

@@ -9,66 +9,105 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int64_t kColsOfWarp = 1024;  // longest row of a warp
 
-template <class T, int N, int kThreads>
-__global__ void forward(RmsNormForward<T> args) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kBlock / kThreads) + threadIdx.x / kThreads;
-  const bool in_range = row < args.rows;
-  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0;
-  const T* s = args.residual != nullptr ? args.sum + offset : args.x + offset;
-  const int64_t first = threadIdx.x % kThreads * N, step = kThreads * N, end = in_range ? args.cols : 0;
+// The row of this thread.
+template <int kThreads>
+__device__ inline int64_t own_row() {
+  return static_cast<int64_t>(blockIdx.x) * (kBlock / kThreads) + threadIdx.x / kThreads;
+}
+
+// The sum of squares of a row of s = x + residual, in every thread of the row. Stores s to `sum`. Without residual, s
+// is x and `sum` is not written. All threads of the block must call it, those after the last row with cols = 0.
+template <int N, int kThreads, class T>
+__device__ Wide<T> squares_of_row(const T* x, const T* residual, T* sum, int64_t cols) {
   Wide<T> squares = 0;
-  for (int64_t i = first; i < end && args.squares == nullptr; i += step) {
-    Wide<T> x[N];
-    load(args.x + offset + i, x);
-    if (args.residual != nullptr) {
-      Wide<T> residual[N];
-      load(args.residual + offset + i, residual);
+  for_own_packs<N, kThreads>(cols, [&](int64_t i) {
+    Wide<T> s[N];
+    load(x + i, s);
+    if (residual != nullptr) {
+      Wide<T> added[N];
+      load(residual + i, added);
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[j] = widen(narrow<T>(x[j] + residual[j]));
-      store(x, args.sum + offset + i);
+      for (int j = 0; j < N; ++j) s[j] = widen(narrow<T>(s[j] + added[j]));
+      store(s, sum + i);
     }
 #pragma unroll
-    for (int j = 0; j < N; ++j) squares += x[j] * x[j];
+    for (int j = 0; j < N; ++j) squares += s[j] * s[j];
+  });
+  return sum_over_row<kThreads>(squares);
+}
+
+// The sum of dy * gamma * s over a row, called as squares_of_row() is.
+template <int N, int kThreads, class T>
+__device__ Wide<T> dot_of_row(const T* dy, const T* s, const T* gamma, int64_t cols) {
+  Wide<T> dot = 0;
+  for_own_packs<N, kThreads>(cols, [&](int64_t i) {
+    Wide<T> from[N], value[N], weight[N];
+    load(dy + i, from);
+    load(s + i, value);
+    load(gamma + i, weight);
+#pragma unroll
+    for (int j = 0; j < N; ++j) dot += from[j] * weight[j] * value[j];
+  });
+  return sum_over_row<kThreads>(dot);
+}
+
+template <class T, int N, int kThreads>
+__global__ void squares_rows(RmsNormSquares<T> args) {
+  const int64_t row = own_row<kThreads>(), offset = row * args.cols;
+  const bool in_range = row < args.rows, adds = args.residual != nullptr;
+  const Wide<T> squares = squares_of_row<N, kThreads>(args.x + offset, adds ? args.residual + offset : nullptr,
+                                                      adds ? args.sum + offset : nullptr, in_range ? args.cols : 0);
+  if (in_range && threadIdx.x % kThreads == 0) args.squares[row] = squares;
+}
+
+template <class T, int N, int kThreads>
+__global__ void dots_rows(RmsNormDots<T> args) {
+  const int64_t row = own_row<kThreads>(), offset = row * args.cols;
+  const bool in_range = row < args.rows;
+  const Wide<T> dot = dot_of_row<N, kThreads>(args.dy + offset, args.s + offset, args.gamma, in_range ? args.cols : 0);
+  if (in_range && threadIdx.x % kThreads == 0) args.dots[row] = dot;
+}
+
+template <class T, int N, int kThreads>
+__global__ void forward(RmsNormForward<T> args) {
+  const int64_t row = own_row<kThreads>();
+  const bool in_range = row < args.rows, adds = args.residual != nullptr;
+  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0, cols = in_range ? args.cols : 0;
+  const T* s = adds ? args.sum + offset : args.x + offset;
+  Wide<T> squares = 0;
+  if (args.squares == nullptr) {
+    squares = squares_of_row<N, kThreads>(args.x + offset, adds ? args.residual + offset : nullptr,
+                                          adds ? args.sum + offset : nullptr, cols);
   }
-  squares = sum_over_row<kThreads>(squares);
   if (!in_range) return;
   if (args.squares != nullptr) squares = args.squares[row];
   const auto width = static_cast<double>(args.squares != nullptr ? args.width : args.cols);
   const double mean = static_cast<double>(squares) / width;
   const auto rstd = static_cast<Wide<T>>(1.0 / sqrt(mean + args.eps));
-  if (first == 0) args.rstd[row] = rstd;
-  for (int64_t i = first; i < end; i += step) {
+  if (threadIdx.x % kThreads == 0) args.rstd[row] = rstd;
+  for_own_packs<N, kThreads>(cols, [&](int64_t i) {
     Wide<T> x[N], gamma[N];
     load(s + i, x);
     load(args.gamma + i, gamma);
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = x[j] * rstd * gamma[j];
     store(x, args.y + offset + i);
-  }
+  });
 }
 
 template <class T, int N, int kThreads>
 __global__ void backward(RmsNormBackward<T> args) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kBlock / kThreads) + threadIdx.x / kThreads;
+  const int64_t row = own_row<kThreads>();
   const bool in_range = row < args.rows;
-  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0;
-  const int64_t first = threadIdx.x % kThreads * N, step = kThreads * N, end = in_range ? args.cols : 0;
+  const int64_t offset = in_range ? args.groups.offset(row, args.cols) : 0, cols = in_range ? args.cols : 0;
   Wide<T> dot = 0;
-  for (int64_t i = first; i < end && args.dots == nullptr; i += step) {
-    Wide<T> dy[N], s[N], gamma[N];
-    load(args.dy + offset + i, dy);
-    load(args.s + offset + i, s);
-    load(args.gamma + i, gamma);
-#pragma unroll
-    for (int j = 0; j < N; ++j) dot += dy[j] * gamma[j] * s[j];
-  }
-  dot = sum_over_row<kThreads>(dot);
+  if (args.dots == nullptr) dot = dot_of_row<N, kThreads>(args.dy + offset, args.s + offset, args.gamma, cols);
   if (!in_range) return;
   if (args.dots != nullptr) dot = args.dots[row];
   const Wide<T> rstd = args.rstd[row];
   const auto r = static_cast<double>(rstd), width = static_cast<double>(args.dots != nullptr ? args.width : args.cols);
   const auto pull = static_cast<Wide<T>>(r * r * r * static_cast<double>(dot) / width);
-  for (int64_t i = first; i < end; i += step) {
+  for_own_packs<N, kThreads>(cols, [&](int64_t i) {
     Wide<T> dy[N], s[N], gamma[N], dsum[N] = {};
     load(args.dy + offset + i, dy);
     load(args.s + offset + i, s);
@@ -77,7 +116,7 @@ __global__ void backward(RmsNormBackward<T> args) {
 #pragma unroll
     for (int j = 0; j < N; ++j) dy[j] = dy[j] * rstd * gamma[j] - s[j] * pull + dsum[j];
     store(dy, args.dx + offset + i);
-  }
+  });
 }
 
 // Sums dy * s * rstd over a part of the rows: thread i of the grid's first dim has column i, and the second dim counts
@@ -186,6 +225,24 @@ void rms_norm_forward(const RmsNormForward<T>& args, Stream stream) {
   check_launch("rms_norm_forward");
 }
 
+template <class T>
+void rms_norm_squares(const RmsNormSquares<T>& args, Stream stream) {
+  if (args.rows == 0) return;
+  with_shape<T>(args.cols, fits_packs<T>(args.cols, {args.x, args.residual, args.sum}), [&]<int N, int kThreads>() {
+    squares_rows<T, N, kThreads><<<blocks_for(args.rows, kBlock / kThreads), kBlock, 0, stream>>>(args);
+  });
+  check_launch("rms_norm_squares");
+}
+
+template <class T>
+void rms_norm_dots(const RmsNormDots<T>& args, Stream stream) {
+  if (args.rows == 0) return;
+  with_shape<T>(args.cols, fits_packs<T>(args.cols, {args.dy, args.s, args.gamma}), [&]<int N, int kThreads>() {
+    dots_rows<T, N, kThreads><<<blocks_for(args.rows, kBlock / kThreads), kBlock, 0, stream>>>(args);
+  });
+  check_launch("rms_norm_dots");
+}
+
 int64_t rms_norm_partial_rows(int64_t rows) {
   // Enough parts to occupy the device: four blocks of threads for each of an H100's 132
   // multiprocessors.
@@ -229,6 +286,12 @@ void rms_norm_backward(const RmsNormBackward<T>& args, Wide<T>* partial, Stream 
 template void rms_norm_forward(const RmsNormForward<float>&, Stream);
 template void rms_norm_forward(const RmsNormForward<double>&, Stream);
 template void rms_norm_forward(const RmsNormForward<Bf16>&, Stream);
+template void rms_norm_squares(const RmsNormSquares<float>&, Stream);
+template void rms_norm_squares(const RmsNormSquares<double>&, Stream);
+template void rms_norm_squares(const RmsNormSquares<Bf16>&, Stream);
+template void rms_norm_dots(const RmsNormDots<float>&, Stream);
+template void rms_norm_dots(const RmsNormDots<double>&, Stream);
+template void rms_norm_dots(const RmsNormDots<Bf16>&, Stream);
 template void rms_norm_backward(const RmsNormBackward<float>&, float*, Stream);
 template void rms_norm_backward(const RmsNormBackward<double>&, double*, Stream);
 template void rms_norm_backward(const RmsNormBackward<Bf16>&, float*, Stream);
