@@ -303,11 +303,13 @@ void softmax_statistics(at::Device device, const SoftmaxShard<T>& args) {
 }
 
 template <class T>
-void softmax_gradient(at::Device device, const SoftmaxShard<T>& args) {
+void softmax_loss(at::Device device, const SoftmaxShard<T>& args) {
   const at::Tensor products = tensor(device, args.logits, {args.rows, args.vocab});
   const Logits of = logits_of(to_wide<T>(products), tensor(device, args.labels, {args.rows}), args.first, args.loss);
   const at::Tensor statistics = statistics_tensor<T>(device, args.statistics, args.rows);
-  products.copy_(gradient_of(of, statistics, args.scale, args.loss, args.vocabulary));
+  const at::Tensor losses = losses_of(statistics, args.loss, args.vocabulary);
+  tensor(device, args.losses, {args.rows}).copy_(losses.masked_fill(of.is_ignored, 0));
+  if (args.write_gradient) products.copy_(gradient_of(of, statistics, args.scale, args.loss, args.vocabulary));
 }
 
 template <class T>
@@ -377,7 +379,7 @@ ORTHANT_ATEN_KERNEL_OF_ELEMENTS(rope_split_backward, RopeSplitBackward)
 ORTHANT_ATEN_KERNEL_OF_ELEMENTS(dropout, Dropout)
 ORTHANT_ATEN_KERNEL_OF_ELEMENTS(softmax_cross_entropy, SoftmaxCrossEntropy)
 ORTHANT_ATEN_KERNEL_OF_ELEMENTS(softmax_statistics, SoftmaxShard)
-ORTHANT_ATEN_KERNEL_OF_ELEMENTS(softmax_gradient, SoftmaxShard)
+ORTHANT_ATEN_KERNEL_OF_ELEMENTS(softmax_loss, SoftmaxShard)
 ORTHANT_ATEN_KERNEL_OF_ELEMENTS(softmax_exponentials, SoftmaxExponentials)
 ORTHANT_ATEN_KERNEL(adamw, AdamW)
 ORTHANT_ATEN_KERNEL(sgd, Sgd)

@@ -39,7 +39,7 @@ void softmax_cross_entropy(at::Device device, const SoftmaxCrossEntropy<T>& args
 template <class T>
 void softmax_statistics(at::Device device, const SoftmaxShard<T>& args);
 template <class T>
-void softmax_gradient(at::Device device, const SoftmaxShard<T>& args);
+void softmax_loss(at::Device device, const SoftmaxShard<T>& args);
 template <class T>
 void softmax_exponentials(at::Device device, const SoftmaxExponentials<T>& args);
 template <class T>

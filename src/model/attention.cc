@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "model/architecture.h"
 #include "model/attention_cuda.h"
+#include "model/cuda_device.h"
 #include "model/element.h"
 
 namespace orthant {
@@ -35,7 +36,7 @@ struct Cut {
     for (size_t q = 0; q < tile.visible_begin.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.visible_begin[q], row + tile.visible_end[q], 0.0F);
     }
-    return mask.to(options.device(), options.dtype().toScalarType()).unsqueeze(0).unsqueeze(0);
+    return copy_to_device(mask.to(options.dtype().toScalarType()), options.device()).unsqueeze(0).unsqueeze(0);
   }
 };
 

@@ -18,6 +18,10 @@ void set_cuda_defaults(int ranks) {
   if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
+at::Tensor copy_to_device(const at::Tensor& host, at::Device device) {
+  return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host;
+}
+
 #ifdef ORTHANT_CUDA
 
 namespace {

@@ -2,6 +2,7 @@
 // device throw LogicError.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -20,6 +21,10 @@ int count_cuda_devices();
 void select_cuda_device(int index);
 /// The device that this thread uses: device 0 unless select_cuda_device() has chosen another.
 at::Device selected_cuda_device();
+
+/// Copies a tensor of the CPU to the device, from pinned memory: the copy waits for its turn on the device, and the
+/// host does not wait. Returns the tensor itself for the CPU.
+at::Tensor copy_to_device(const at::Tensor& host, at::Device device);
 
 /// The UUID and the model of a device.
 Gpu identify_cuda_device(at::Device device);

@@ -7,6 +7,7 @@
 #include "model/loss.h"
 #include "model/norms.h"
 #include "model/primitives.h"
+#include "model/token_checks.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -36,6 +37,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
                             int64_t weight) {
     context->save_for_backward({tokens});
     context->saved_data["weight"] = weight;
+    check_tokens(tokens, table.size(0));
     return at::embedding(table, tokens);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "model/cuda_device.h"
 #include "model/element.h"
 #include "model/linear.h"
 
@@ -72,7 +73,8 @@ class Linformer {
     if (!batch.packing || batch.packing->lengths.empty()) return x_BKTD;
     const int64_t begin = part_.begin ? part_.begin(batch.sequence_length) : 0;
     const auto numbers = x_BKTD.options().dtype(at::kLong);
-    const at::Tensor ends = at::tensor(batch.packing->lengths, numbers).view({-1, 1, 1, 1});
+    const at::Tensor lengths = at::tensor(batch.packing->lengths, at::kLong);
+    const at::Tensor ends = copy_to_device(lengths, x_BKTD.device()).view({-1, 1, 1, 1});
     return x_BKTD * at::arange(begin, begin + x_BKTD.size(2), numbers).view({1, 1, -1, 1}).lt(ends);
   }
 

@@ -10,17 +10,13 @@
 #include "model/device_kernels.h"
 #include "model/element.h"
 #include "model/linear.h"
+#include "model/token_checks.h"
 
 namespace orthant {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-std::string label_refusal(int64_t label, int64_t position, int64_t vocabulary) {
-  return fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}", label, position,
-                     vocabulary);
-}
 
 // Writes the loss of each row of a chunk; overwrites logits with gradients if with_gradient.
 void compute_losses(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
@@ -35,14 +31,6 @@ void compute_losses(const at::Tensor& logits, const at::Tensor& labels, double s
                                                .write_gradient = with_gradient,
                                                .loss = loss});
   });
-}
-
-// The CPU adds the losses of a chunk in the order of rows.
-at::Tensor sum_of(const at::Tensor& losses) {
-  if (!losses.is_cpu()) return losses.sum();
-  double sum = 0;
-  for (const double one : std::span(in<double>(losses), static_cast<size_t>(losses.numel()))) sum += one;
-  return at::scalar_tensor(sum, at::kDouble);
 }
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
@@ -61,7 +49,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       const at::Tensor part = x_NC.narrow(0, begin, n);
       const at::Tensor logits = part.mm(head.t());
       compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient, losses.narrow(0, 0, n));
-      sum = sum + sum_of(losses.narrow(0, 0, n));
+      sum = sum + sum_losses(losses.narrow(0, 0, n));
       if (!with_gradient) continue;
       at::Tensor dx_part = dx.narrow(0, begin, n);
       at::mm_out(dx_part, logits, head);
@@ -89,14 +77,11 @@ at::Tensor apply_softcap(const at::Tensor& y, double cap) {
   return cap > 0 ? z.div(cap).tanh().mul(cap) : z;
 }
 
-void check_labels(const at::Tensor& labels, int64_t vocabulary) {
-  if (!labels.is_cpu()) return;
-  const at::Tensor all = labels.contiguous();
-  const auto* label = all.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < all.numel(); ++i) {
-    if (label[i] == kIgnoredLabel || (label[i] >= 0 && label[i] < vocabulary)) continue;
-    throw DataError(label_refusal(label[i], i, vocabulary));
-  }
+at::Tensor sum_losses(const at::Tensor& losses_N) {
+  if (!losses_N.is_cpu()) return losses_N.sum();
+  double sum = 0;
+  for (const double one : std::span(in<double>(losses_N), static_cast<size_t>(losses_N.numel()))) sum += one;
+  return at::scalar_tensor(sum, at::kDouble);
 }
 
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head, const Microbatch& batch,

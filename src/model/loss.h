@@ -16,8 +16,7 @@ at::Tensor apply_softcap(const at::Tensor& y, double cap);
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                                const OutputLoss& loss);
 
-/// Throws DataError for a label that is neither -100 nor inside the vocabulary. Does not read the labels on a GPU,
-/// which are checked before they are copied there.
-void check_labels(const at::Tensor& labels, int64_t vocabulary);
+/// The sum of losses [N], a float64 scalar on their device. The CPU adds them in order.
+at::Tensor sum_losses(const at::Tensor& losses_N);
 
 }  // namespace orthant

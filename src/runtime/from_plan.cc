@@ -8,8 +8,8 @@
 
 #include "config/from_config.h"
 #include "model/cuda_device.h"
-#include "model/loss.h"
 #include "model/lr_schedule.h"
+#include "model/token_checks.h"
 #include "parallel/sequence/run.h"
 #include "parallel/tensor/muon.h"
 #include "parallel/tensor/run.h"
@@ -87,10 +87,12 @@ CommOptions transport_options(const Config& config) {
   return options;
 }
 
-Microbatch on_device(Microbatch microbatch, at::Device device) {
+Microbatch on_device(Microbatch microbatch, at::Device device, int64_t vocabulary) {
+  if (device.is_cpu()) return microbatch;
+  check_tokens(microbatch.tokens_BT, vocabulary);
+  check_labels(microbatch.labels_BT, vocabulary);
   for (at::Tensor* tensor : {&microbatch.tokens_BT, &microbatch.labels_BT, &microbatch.positions_BT}) {
-    // From pinned memory, the copy waits for its turn on the device and not for the device's earlier work.
-    if (device.is_cuda()) *tensor = tensor->pin_memory().to(device, /*non_blocking=*/true);
+    *tensor = copy_to_device(*tensor, device);
   }
   return microbatch;
 }
@@ -170,9 +172,7 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .orthogonalizer = orthogonalizer_of(plan, comm),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents,
                             device = device_of(config), vocabulary = plan.architecture.vocab_size](const Batch& batch) {
-            const Microbatch microbatch = to_microbatch(batch, positions, masks);
-            if (!device.is_cpu()) check_labels(microbatch.labels_BT, vocabulary);  // kernels of a GPU do not check them
-            return on_device(microbatch, device);
+            return on_device(to_microbatch(batch, positions, masks), device, vocabulary);
           }};
 }
 

@@ -38,8 +38,8 @@ at::Device device_of(const Config& config);
 CommOptions transport_options(const Config& config);
 
 /// The microbatch with its tokens, labels and positions on the device. The keys of dropout stay on the CPU, which reads
-/// them.
-Microbatch on_device(Microbatch microbatch, at::Device device);
+/// them. For a GPU it first checks tokens and labels (model/token_checks.h); on the CPU the layers do.
+Microbatch on_device(Microbatch microbatch, at::Device device, int64_t vocabulary);
 
 /// Tensors of whole samples. Positions start at 0 in each sequence, and documents are not masked.
 Microbatch to_microbatch(const Batch& batch);

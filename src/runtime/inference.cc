@@ -33,7 +33,7 @@ at::Tensor Inference::logits(const Microbatch& batch) {
   tokens_ = batch.tokens_BT.size(1);
   at::Tensor logits;
   stages_.run(row_, {.sequences = {batch.tokens_BT.size(0)},
-                     .load = [&](int) { return on_device(batch, stream_.device()); },
+                     .load = [&](int) { return on_device(batch, stream_.device(), plan_.architecture.vocab_size); },
                      .logits = [&](const at::Tensor& made) { logits = made; }});
   if (!plan_.vocabulary.empty()) return logits.cpu();
   if (!logits.defined()) {

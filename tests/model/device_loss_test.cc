@@ -72,9 +72,10 @@ struct ShardCase {
   }
 };
 
-void check_shard(const Backend& place, const ShardCase& c) {
+void check_shard(const Backend& place, const ShardCase& c, bool write_gradient) {
   const at::Tensor statistics = at::zeros({ShardCase::kRows, 4}, at::kDouble);
-  expect_equal(place, {c.products(c.type), c.labels, statistics}, loss_tolerance(c.type), c.name(),
+  const at::Tensor losses = at::zeros({ShardCase::kRows}, at::kDouble);
+  expect_equal(place, {c.products(c.type), c.labels, statistics, losses}, loss_tolerance(c.type), c.name(),
                [&](const Backend& at, const Tensors& t) {
                  by_element(t[0], [&]<class T>(T) {
                    const SoftmaxShard<T> args{.logits = out<T>(t[0]) + c.shift,
@@ -83,11 +84,13 @@ void check_shard(const Backend& place, const ShardCase& c) {
                                               .vocab = c.vocab,
                                               .first = c.vocab,
                                               .statistics = out<SoftmaxStatistics>(t[2]),
-                                              .scale = 0.25,
                                               .loss = c.loss,
-                                              .vocabulary = 3 * c.vocab};
+                                              .vocabulary = 3 * c.vocab,
+                                              .scale = 0.25,
+                                              .losses = out<double>(t[3]),
+                                              .write_gradient = write_gradient};
                    RUN(at, softmax_statistics, args);
-                   RUN(at, softmax_gradient, args);
+                   RUN(at, softmax_loss, args);
                  });
                });
 }
@@ -125,7 +128,8 @@ void check_shards(const Backend& place) {
           labels[2] = vocab;                         // the shard's first
           if (vocab > 0) labels[3] = 2 * vocab - 1;  // the shard's last
           const ShardCase c{type, loss, vocab, shift, labels};
-          check_shard(place, c);
+          check_shard(place, c, true);
+          check_shard(place, c, false);
           check_exponentials(place, c, false, true);
           check_exponentials(place, c, true, true);
           check_exponentials(place, c, false, false);
@@ -164,14 +168,15 @@ void check_exponentials_in_place(const Backend& place) {
   }
 }
 
-// A NaN among the logits makes the row's sum of exponentials and its gradient NaN, and no other row's.
+// A NaN among the logits makes the row's sum of exponentials, loss and gradient NaN, and no other row's.
 void check_nan(const Backend& place) {
   constexpr int64_t kRows = 3, kVocab = 1031;
   for (const at::ScalarType type : kTypes) {
     const at::Tensor logits = random({kRows, kVocab}, type).to(place.device);
     logits[1][700] = std::nan("");
     const at::Tensor labels = at::full({kRows}, 5, at::kLong).to(place.device);
-    const at::Tensor statistics = at::zeros({kRows, 4}, at::TensorOptions(place.device).dtype(at::kDouble));
+    const auto numbers = at::TensorOptions(place.device).dtype(at::kDouble);
+    const at::Tensor statistics = at::zeros({kRows, 4}, numbers), losses = at::zeros({kRows}, numbers);
     by_element(logits, [&]<class T>(T) {
       const SoftmaxShard<T> args{.logits = out<T>(logits),
                                  .labels = in<int64_t>(labels),
@@ -179,13 +184,15 @@ void check_nan(const Backend& place) {
                                  .vocab = kVocab,
                                  .first = 0,
                                  .statistics = out<SoftmaxStatistics>(statistics),
+                                 .vocabulary = kVocab,
                                  .scale = 1,
-                                 .vocabulary = kVocab};
+                                 .losses = out<double>(losses)};
       RUN(place, softmax_statistics, args);
-      RUN(place, softmax_gradient, args);
+      RUN(place, softmax_loss, args);
     });
     for (int64_t row = 0; row < kRows; ++row) {
       EXPECT_EQ(statistics[row][1].isnan().item<bool>(), row == 1);
+      EXPECT_EQ(losses[row].isnan().item<bool>(), row == 1);
       EXPECT_EQ(logits[row].isnan().all().item<bool>(), row == 1);
       EXPECT_EQ(logits[row].isnan().any().item<bool>(), row == 1);
     }

@@ -1,7 +1,11 @@
 // Microbatches made from batches: tokens, positions in the document, and positions in the sequence.
 #include "runtime/from_plan.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "base/labels.h"
+#include "tests/support/says.h"
 
 namespace orthant::from_plan_test {
 namespace {
@@ -30,6 +34,18 @@ TEST(MicrobatchOfDocuments, KeepsThePlacesOfItsTokens) {
     EXPECT_EQ(values(shard.sequence_positions_T), some) << sequences;
     EXPECT_EQ(values(shard.positions_BT[sequences - 1]), (std::vector<int64_t>{1, 2, 1})) << sequences;
   }
+}
+
+// Kernels of a GPU do not check ids, so the check comes before the copy, which needs a device.
+TEST(MicrobatchOnADevice, IsCheckedBeforeItIsCopied) {
+  Microbatch batch;
+  batch.tokens_BT = at::zeros({2, 3}, at::kLong), batch.labels_BT = at::zeros({2, 3}, at::kLong);
+  const auto refusal = [&] { return message_of<DataError>([&] { on_device(batch, at::Device(at::kCUDA, 0), 10); }); };
+  batch.labels_BT[0][1] = kIgnoredLabel;  // valid
+  batch.labels_BT[1][0] = 10;
+  EXPECT_EQ(refusal(), "label 10 at position 3 of the microbatch is outside the vocabulary of 10");
+  batch.tokens_BT[1][2] = -1;
+  EXPECT_EQ(refusal(), "token -1 at position 5 of the microbatch is outside the vocabulary of 10");
 }
 
 }  // namespace

@@ -109,14 +109,17 @@ void statistics_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
 }
 
 template <class T>
-void gradient_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
+void loss_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     T* products = args.logits + row * args.vocab;
     const SoftmaxStatistics& whole = args.statistics[row];
     if (args.labels[row] == kIgnoredLabel) {
-      clear_row(products, args.vocab);
+      args.losses[row] = 0.0;
+      if (args.write_gradient) clear_row(products, args.vocab);
       continue;
     }
+    args.losses[row] = loss_of(whole, args.loss, args.vocabulary);
+    if (!args.write_gradient) continue;
     write_gradient(products, args.vocab, args.labels[row] - args.first, whole.maximum,
                    row_factors(whole, args.loss, args.vocabulary, args.scale), args.loss);
   }
@@ -125,9 +128,9 @@ void gradient_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
 ORTHANT_KERNEL(statistics_rows, SoftmaxShard, float, f32)
 ORTHANT_KERNEL(statistics_rows, SoftmaxShard, Bf16, bf16)
 ORTHANT_KERNEL(statistics_rows, SoftmaxShard, double, f64)
-ORTHANT_KERNEL(gradient_rows, SoftmaxShard, float, f32)
-ORTHANT_KERNEL(gradient_rows, SoftmaxShard, Bf16, bf16)
-ORTHANT_KERNEL(gradient_rows, SoftmaxShard, double, f64)
+ORTHANT_KERNEL(loss_rows, SoftmaxShard, float, f32)
+ORTHANT_KERNEL(loss_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_KERNEL(loss_rows, SoftmaxShard, double, f64)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
@@ -149,9 +152,9 @@ ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, float, f32)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, Bf16, bf16)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, double, f64)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, float, f32)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, Bf16, bf16)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, double, f64)
+ORTHANT_DISPATCH(loss_rows, SoftmaxShard, float, f32)
+ORTHANT_DISPATCH(loss_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_DISPATCH(loss_rows, SoftmaxShard, double, f64)
 
 double loss_of(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t vocabulary) {
   const double log_sum = std::log(whole.sum);
@@ -167,16 +170,16 @@ void softmax_statistics(const SoftmaxShard<T>& args) {
 }
 
 template <class T>
-void softmax_gradient(const SoftmaxShard<T>& args) {
-  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { gradient_rows(args, begin, end); });
+void softmax_loss(const SoftmaxShard<T>& args) {
+  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { loss_rows(args, begin, end); });
 }
 
 template void softmax_statistics(const SoftmaxShard<float>&);
 template void softmax_statistics(const SoftmaxShard<Bf16>&);
 template void softmax_statistics(const SoftmaxShard<double>&);
-template void softmax_gradient(const SoftmaxShard<float>&);
-template void softmax_gradient(const SoftmaxShard<Bf16>&);
-template void softmax_gradient(const SoftmaxShard<double>&);
+template void softmax_loss(const SoftmaxShard<float>&);
+template void softmax_loss(const SoftmaxShard<Bf16>&);
+template void softmax_loss(const SoftmaxShard<double>&);
 
 template <class T>
 int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args) {

@@ -46,18 +46,21 @@ struct SoftmaxShard {
   int64_t rows;
   int64_t vocab;
   int64_t first;
-  // [rows]: softmax_statistics() writes those of the shard; softmax_gradient() reads those of the full vocabulary.
+  // [rows]: softmax_statistics() writes those of the shard; softmax_loss() reads those of the full vocabulary.
   SoftmaxStatistics* statistics;
-  double scale = 0;               // factor of the gradient
   OutputLoss loss = {};
-  int64_t vocabulary = 0;  // size of the full vocabulary, for softmax_gradient
+  // For softmax_loss(), as in SoftmaxCrossEntropy:
+  int64_t vocabulary = 0;  // size of the full vocabulary
+  double scale = 0;
+  double* losses = nullptr;  // out, [rows]
+  bool write_gradient = true;
 };
 
 /// Writes the statistics of the logits, which are capped first if the loss caps them.
 template <class T>
 void softmax_statistics(const SoftmaxShard<T>& args);
-/// Overwrites the logits with the gradient, or with zeros if the label is ignored.
+/// Writes the losses. Overwrites the logits by the gradient if write_gradient, or by zeros if the label is ignored.
 template <class T>
-void softmax_gradient(const SoftmaxShard<T>& args);
+void softmax_loss(const SoftmaxShard<T>& args);
 
 }  // namespace orthant

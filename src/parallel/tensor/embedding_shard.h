@@ -6,10 +6,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "mesh/mesh.h"
 #include "model/weights.h"
 #include "parallel/tensor/slice_mesh.h"
+#include "parallel/tensor/token_rows.h"
 
 namespace orthant {
 
@@ -27,8 +29,9 @@ class EmbeddingShard {
 
  private:
   EmbeddingMove move_;
-  int64_t sequences_, tokens_ = 0;  // tokens that this rank looks up: its own, or those of all rows
-  at::Tensor which_, row_;          // indices of the tokens in this rank's rows of the table, and these rows
+  int64_t sequences_;
+  bool has_tokens_;
+  std::optional<TokenRows> rows_;  // of the tokens that this rank looks up: its own, or those of all rows of the mesh
 };
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 #include "model/element.h"
 #include "model/linear.h"
 #include "model/loss.h"
+#include "model/token_checks.h"
 #include "parallel/tensor/embedding_shard.h"
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/softmax_statistics.h"
@@ -22,18 +23,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Throws the error of the lookup on one device. Otherwise a token outside the vocabulary, which no column has, would
-// give a row of zeros.
-void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
-  if (tokens.numel() == 0) return;
-  const auto [least, most] = tokens.aminmax();
-  TORCH_CHECK_INDEX(least.item<int64_t>() >= 0 && most.item<int64_t>() < vocabulary, "index out of range in self");
-}
-
 struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor&,
                             const SliceMesh* mesh, int64_t weight, int64_t vocabulary, bool trains) {
-    check_tokens(tokens, vocabulary);
+    check_tokens(tokens, vocabulary);  // no column has the row of a token outside, which would be zeros
     context->save_for_backward({tokens});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
     context->saved_data["weight"] = weight;
@@ -63,28 +56,20 @@ at::Tensor exponential(const at::Tensor& x_N) {
   return y_N;
 }
 
-// Replaces this column's statistics by those of the whole vocabulary. Returns the sum of the losses, for which the host
-// waits.
-double merge(const TensorMesh& mesh, const at::Tensor& own_NS, const at::Tensor& labels, const OutputLoss& loss,
-             int64_t vocabulary) {
+// Replaces this column's statistics by those of the whole vocabulary.
+void merge(const TensorMesh& mesh, const at::Tensor& own_NS, const OutputLoss& loss) {
   const at::Tensor sent_SN = own_NS.narrow(1, 0, loss.statistics()).t();
   sent_SN.copy_(merge_statistics(mesh.gather_columns(sent_SN), exponential));
-  const at::Tensor host_NS = own_NS.cpu(), host_labels = labels.cpu();
-  const auto* statistics = in<SoftmaxStatistics>(host_NS);
-  const auto* label = host_labels.const_data_ptr<int64_t>();
-  double losses = 0;
-  for (int64_t row = 0; row < host_NS.size(0); ++row) {
-    if (label[row] != kIgnoredLabel) losses += loss_of(statistics[row], loss, vocabulary);
-  }
-  return losses;
 }
 
-// Sum of the losses of a chunk of tokens. If with_gradient, the logits are overwritten by the loss's gradient.
-double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
-               double scale, const OutputLoss& loss, bool with_gradient) {
+// Sum of the losses of a chunk of tokens, a float64 scalar on their device. If with_gradient, the logits are
+// overwritten by the loss's gradient.
+at::Tensor softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
+                   double scale, const OutputLoss& loss, bool with_gradient) {
   const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
-  const at::Tensor statistics_NS = at::empty({logits.size(0), 4}, logits.options().dtype(at::kDouble));
-  double losses = 0;
+  const auto numbers = logits.options().dtype(at::kDouble);
+  const at::Tensor statistics_NS = at::empty({logits.size(0), 4}, numbers),
+                   losses = at::empty({logits.size(0)}, numbers);
   by_element(logits, [&]<class T>(T) {
     const SoftmaxShard<T> args{.logits = out<T>(logits),
                                .labels = in<int64_t>(labels),
@@ -92,14 +77,16 @@ double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tenso
                                .vocab = part.size(),
                                .first = part.begin,
                                .statistics = out<SoftmaxStatistics>(statistics_NS),
-                               .scale = scale,
                                .loss = loss,
-                               .vocabulary = vocabulary};
+                               .vocabulary = vocabulary,
+                               .scale = scale,
+                               .losses = out<double>(losses),
+                               .write_gradient = with_gradient};
     softmax_statistics<T>(logits.device(), args);
-    losses = merge(mesh, statistics_NS, labels, loss, vocabulary);
-    if (with_gradient) softmax_gradient<T>(logits.device(), args);
+    merge(mesh, statistics_NS, loss);
+    softmax_loss<T>(logits.device(), args);
   });
-  return losses;
+  return sum_losses(losses);
 }
 
 struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
@@ -114,7 +101,7 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
     const TokenPanels panels(*mesh, x.size(0), mesh->all_tokens(x.size(1)), width, true, x.element_size());
     StreamSum dx(panels);
     WeightSum dw(*mesh, weight, 1);
-    double losses = 0;
+    at::Tensor losses = at::zeros({}, x.options().dtype(at::kDouble).requires_grad(false));
     for_panels(
         panels.all(), [&](const Range& panel) { return panels.gather(x, panel); },
         [&](const Range& panel, auto arrive) {
@@ -123,8 +110,8 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
           for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
             const int64_t n = std::min(chunk, x_NC.size(0) - begin);
             const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(w.t());
-            losses +=
-                softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, loss, with_gradient);
+            losses = losses + softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, loss,
+                                      with_gradient);
             if (!with_gradient) continue;
             at::Tensor dx_part = dx_NC.narrow(0, begin, n);
             at::mm_out(dx_part, logits, w);
@@ -138,11 +125,12 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
       dw.finish();
       weight.written();
     }
-    return at::scalar_tensor(losses * batch.loss_scale, at::kDouble);
+    return losses * batch.loss_scale;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
-    ORTHANT_CHECK(output_gradients[0].item<double>() == 1.0);
+    // On other devices, reading the number would wait for them.
+    ORTHANT_CHECK(!output_gradients[0].is_cpu() || output_gradients[0].item<double>() == 1.0);
     return {context->get_saved_variables()[0],
             at::Tensor(),
             at::Tensor(),

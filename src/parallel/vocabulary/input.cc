@@ -3,20 +3,10 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
+#include "model/token_checks.h"
 #include "parallel/vocabulary/channels_plan.h"
 
 namespace orthant {
-namespace {
-
-void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
-  const at::Tensor where = (tokens.lt(0) | tokens.ge(vocabulary)).nonzero().flatten();
-  if (where.numel() == 0) return;
-  const auto first = where[0].item<int64_t>();
-  throw DataError(fmt::format("token {} at position {} of the microbatch is outside the vocabulary of {}",
-                              tokens[first].item<int64_t>(), first, vocabulary));
-}
-
-}  // namespace
 
 InputLayer::InputLayer(Comm& comm, InputPlan plan, const Weight& table)
     : comm_(comm),
@@ -47,7 +37,7 @@ void InputLayer::sweep() {
 
 void InputLayer::E(int microbatch, const at::Tensor& tokens, bool with_gradient) {
   const at::NoGradGuard no_grad;
-  check_tokens(tokens.flatten(), plan_.slice.vocabulary);
+  check_tokens(tokens, plan_.slice.vocabulary);
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);

@@ -92,7 +92,7 @@ void OutputLayer::wait_for_softmax(int microbatch) {
   }
   one.statistics_arrive.wait();
   one.combine(plan_.slice.vocabulary);
-  losses_[microbatch] = one.softmax.losses_N.sum().item<double>();
+  losses_[microbatch] = one.softmax.losses_N.sum();
   one.own.reset(), one.all.reset(), one.maximum.reset();
   if (one.tokens.with_gradient) return;
   one.shard.reset(), one.done = true;
@@ -160,9 +160,9 @@ double OutputLayer::finish() {
   }
   sweep();
   ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);
-  double sum = 0;
-  for (const auto& [microbatch, loss] : losses_) sum += loss;
-  return sum;
+  at::Tensor sum;  // on the device, so that the host waits for it once
+  for (const auto& [microbatch, loss] : losses_) sum = sum.defined() ? sum + loss : loss;
+  return sum.defined() ? sum.item<double>() : 0;
 }
 
 }  // namespace orthant

@@ -100,7 +100,7 @@ class OutputLayer {
   const Weight& head_;
   Comm inputs_, statistics_, exponentials_, gradients_;  // channels
   std::map<int, std::shared_ptr<Live>> live_;
-  std::map<int, double> losses_;  // by microbatch
+  std::map<int, at::Tensor> losses_;  // by microbatch: the sum of its losses
 };
 
 }  // namespace orthant

@@ -31,6 +31,7 @@
 #include "model/linear.h"
 #include "model/loss.h"
 #include "model/primitives.h"
+#include "model/token_checks.h"
 #include "parallel/tensor/softmax_statistics.h"
 
 namespace orthant {
@@ -86,10 +87,9 @@ OutputShard::OutputShard(const VocabularySlice& slice, const OutputLoss& loss, c
   ORTHANT_CHECK(head.value.size(0) == slice.rows.size(), head.value.size(0), slice.rows.size());
   gather_weight();
   check_labels(tokens_.labels_N, vocabulary_);
-  const at::Tensor& labels = tokens_.labels_N;
-  hit_ = labels.ge(real_.begin).logical_and_(labels.lt(real_.end)).nonzero().squeeze(1);
-  row_ = labels.index_select(0, hit_).sub_(real_.begin);
   if (!tokens_.with_gradient) return;
+  const at::Tensor& labels = tokens_.labels_N;
+  label_rows_.emplace(labels, real_);
   exponentials_NV_ = at::empty({size(), real_.size()}, x_NC_.options());
   if (loss_.softcap > 0) label_slopes_N_ = at::empty({size()}, labels.options().dtype(at::kDouble));
   if (loss_.kept_of_logit() == 2) slopes_NV_ = at::empty_like(exponentials_NV_);
@@ -179,7 +179,7 @@ OutputShard::Factors OutputShard::factors(const FullSoftmax& whole, const at::Te
 // Multiplies rows of the labels in this rank's rows by the slopes of the labels' capped logits.
 at::Tensor OutputShard::bent(at::Tensor rows_HC) const {
   if (!label_slopes_N_.defined()) return rows_HC;
-  return rows_HC.mul_(column(label_slopes_N_.index_select(0, hit_)));
+  return rows_HC.mul_(column(label_rows_->select(label_slopes_N_)));
 }
 
 void OutputShard::make_products() {
@@ -210,15 +210,15 @@ void OutputShard::sum_products() {
   };
   product_NC_ = sum(product_NC_.mul_(column(rescaling(top_N_, place_top_N_))));
   if (uniform_NC_.defined()) uniform_NC_ = sum(uniform_NC_.expand_as(x_NC_));
-  picked_NC_ = sum(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
+  picked_NC_ = sum(label_rows_->spread(bent(label_rows_->look_up(w_VC_))));
 }
 
 // This rank's summand of the gradient of x, from the products; float32 or float64.
 at::Tensor OutputShard::summand(const Factors& f) {
   const at::Tensor dx = std::exchange(product_NC_, {}).mul_(column(f.exponentials_N));
   if (uniform_NC_.defined()) dx.addcmul_(column(f.uniform_N), std::exchange(uniform_NC_, {}), -1);
-  const at::Tensor rows = bent(w_VC_.index_select(0, row_).to(dx.scalar_type()));
-  dx.index_add_(0, hit_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
+  const at::Tensor rows = bent(label_rows_->look_up(w_VC_).to(dx.scalar_type()));
+  label_rows_->add_to_tokens(dx, rows.mul_(column(label_rows_->select(f.picked_N))));
   return dx.masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
 }
 
@@ -248,8 +248,8 @@ void OutputShard::add_weight_gradient(const at::Tensor& dw, const Factors& f) co
   } else if (loss_.smoothing > 0) {
     dw.sub_(scaled(f.uniform_N).sum(0));
   }
-  const at::Tensor rows = bent(x_NC_.index_select(0, hit_).to(dw.scalar_type()));
-  add_to_rows(dw, row_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
+  const at::Tensor rows = bent(label_rows_->select(x_NC_).to(dw.scalar_type()));
+  label_rows_->add_to_weight(dw, rows.mul_(column(label_rows_->select(f.picked_N))));
 }
 
 at::Tensor OutputShard::gradients(const FullSoftmax& whole) {

@@ -5,10 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "model/weights.h"
-#include "parallel/vocabulary/layers_plan.h"
 #include "parallel/tensor/slice_mesh.h"
+#include "parallel/tensor/token_rows.h"
+#include "parallel/vocabulary/layers_plan.h"
 
 namespace orthant {
 
@@ -82,7 +84,7 @@ class OutputShard {
   const at::Tensor x_NC_;
   const OutputTokens tokens_;
   at::Tensor w_VC_;
-  at::Tensor hit_, row_;            // tokens whose label is in this rank's rows, and its row
+  std::optional<TokenRows> label_rows_;  // tokens whose label is in this rank's rows; only with gradient
   at::Tensor top_N_, products_NV_;  // maximum under the exponentials; naive order: logits until Z
   at::Tensor place_top_N_;          // maximum over all columns, the one under product_NC_
   at::Tensor exponentials_NV_;

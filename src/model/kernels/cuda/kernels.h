@@ -41,7 +41,7 @@ void softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args, Stream stream);
 template <class T>
 void softmax_statistics(const SoftmaxShard<T>& args, Stream stream);
 template <class T>
-void softmax_gradient(const SoftmaxShard<T>& args, Stream stream);
+void softmax_loss(const SoftmaxShard<T>& args, Stream stream);
 template <class T>
 void softmax_exponentials(const SoftmaxExponentials<T>& args, Stream stream);
 template <class T>

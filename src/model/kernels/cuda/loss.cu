@@ -114,12 +114,19 @@ __global__ void statistics_row(SoftmaxShard<T> args) {
 }
 
 template <class T, int N, bool kCapped>
-__global__ void gradient_row(SoftmaxShard<T> args) {
+__global__ void loss_row(SoftmaxShard<T> args) {
   const int64_t row = blockIdx.x, label = args.labels[row];
   T* products = args.logits + row * args.vocab;
-  if (label == kIgnoredLabel) return clear_row<T, N>(products, args.vocab);
-  write_gradient<T, N, kCapped>(products, args.vocab, label - args.first, args.statistics[row], args.loss,
-                                args.vocabulary, args.scale);
+  if (label == kIgnoredLabel) {
+    if (threadIdx.x == 0) args.losses[row] = 0;
+    if (args.write_gradient) clear_row<T, N>(products, args.vocab);
+    return;
+  }
+  const SoftmaxStatistics whole = args.statistics[row];
+  if (threadIdx.x == 0) args.losses[row] = row_loss(whole, args.loss, args.vocabulary);
+  if (!args.write_gradient) return;
+  write_gradient<T, N, kCapped>(products, args.vocab, label - args.first, whole, args.loss, args.vocabulary,
+                                args.scale);
 }
 
 }  // namespace
@@ -141,11 +148,11 @@ void softmax_statistics(const SoftmaxShard<T>& args, Stream stream) {
 }
 
 template <class T>
-void softmax_gradient(const SoftmaxShard<T>& args, Stream stream) {
+void softmax_loss(const SoftmaxShard<T>& args, Stream stream) {
   for_rows<T>(args, fits_packs<T>(args.vocab, {args.logits}), [&]<int N, bool kCapped>(unsigned rows) {
-    gradient_row<T, N, kCapped><<<rows, kLossBlock, 0, stream>>>(args);
+    loss_row<T, N, kCapped><<<rows, kLossBlock, 0, stream>>>(args);
   });
-  check_launch("softmax_gradient");
+  check_launch("softmax_loss");
 }
 
 template void softmax_cross_entropy(const SoftmaxCrossEntropy<float>&, Stream);
@@ -154,8 +161,8 @@ template void softmax_cross_entropy(const SoftmaxCrossEntropy<Bf16>&, Stream);
 template void softmax_statistics(const SoftmaxShard<float>&, Stream);
 template void softmax_statistics(const SoftmaxShard<double>&, Stream);
 template void softmax_statistics(const SoftmaxShard<Bf16>&, Stream);
-template void softmax_gradient(const SoftmaxShard<float>&, Stream);
-template void softmax_gradient(const SoftmaxShard<double>&, Stream);
-template void softmax_gradient(const SoftmaxShard<Bf16>&, Stream);
+template void softmax_loss(const SoftmaxShard<float>&, Stream);
+template void softmax_loss(const SoftmaxShard<double>&, Stream);
+template void softmax_loss(const SoftmaxShard<Bf16>&, Stream);
 
 }  // namespace orthant::cuda_kernels

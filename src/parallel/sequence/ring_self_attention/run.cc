@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "model/cuda_device.h"
 #include "model/element.h"
 #include "parallel/sequence/ring.h"
 
@@ -51,7 +52,7 @@ struct Cut {
     for (size_t q = 0; q < tile.visible_begin.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.visible_begin[q], row + tile.visible_end[q], false);
     }
-    scores_BKGTS.masked_fill_(hidden.to(scores_BKGTS.device()), kMinusInfinity);
+    scores_BKGTS.masked_fill_(copy_to_device(hidden, scores_BKGTS.device()), kMinusInfinity);
   }
 };
 
@@ -169,7 +170,8 @@ class RingSelfAttention {
   static at::Tensor softmax(at::Tensor scores) {
     const at::Tensor nothing = scores.amax(-1, true).eq_(kMinusInfinity).to(at::kBool);
     at::_softmax_out(scores, scores, -1, false);
-    if (nothing.any().item<bool>()) scores.masked_fill_(nothing, 0.0);
+    // A GPU always fills, because the host would wait for the answer.
+    if (scores.is_cuda() || nothing.any().item<bool>()) scores.masked_fill_(nothing, 0.0);
     return scores;
   }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "model/cuda_device.h"
 #include "model/element.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 
@@ -102,7 +103,7 @@ class Ulysses {
     at::Tensor key_of_query(const at::Device& device) const {
       std::vector<int64_t> keys;
       for (int64_t i = 0; i < own.query.size(); ++i) keys.push_back(own.key_of(i, heads, key_heads));
-      return at::tensor(keys, at::TensorOptions(device).dtype(at::kLong));
+      return copy_to_device(at::tensor(keys, at::kLong), device);
     }
     Range heads_of(size_t rank, Kind kind) const { return kind == Kind::query ? shares[rank].query : shares[rank].key; }
 
