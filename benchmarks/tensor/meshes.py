@@ -4,7 +4,7 @@
 Every arrangement has the same model and the same tokens per step. The first is 1-D over all ranks: Megatron's, with
 unsharded activations between its products. Then come [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each with the
 papers' product (summa) and with ours (stationary). The last is the choice of `orthant plan` for these hosts: it gets
-the profile this-cpu with four ranks per host and the links of --rate. The measured program is `orthant train` on the
+the profile this-cpu with the links that `orthant calibrate` has measured between them. The measured program is `orthant train` on the
 hosts of benchmarks/hosts, in float32 with one thread per rank.
 
 "step": the median over a run's steps without the first, then over the turns; all arrangements run once in each turn.
@@ -64,6 +64,7 @@ def arguments():
     p.add_argument("--arrangements", type=names_of(ARRANGEMENTS),
                    default="881,444" if quick else ",".join(ARRANGEMENTS))
     p.add_argument("--rate", type=rate, default="200mbit", help="rate of the link of each host, in both directions")
+    p.add_argument("--hardware", help="profile of these hosts, instead of measuring their links")
     p.add_argument("--turns", type=int, default=1 if quick else 2,
                    help="number of runs of each arrangement; each run has one step more than the previous one")
     p.add_argument("--steps", type=int, default=3,
@@ -120,18 +121,10 @@ class Arrangement:
 
 
 def write_hardware(a, folder):
-    """Writes the profile of these hosts. Returns its path."""
-    number, unit = int(a.rate[:-4]), {"k": 1e3, "m": 1e6, "g": 1e9}[a.rate[-4]]
-    with open(os.path.join(ROOT, "src/hardware/profiles/this-cpu.toml")) as stream:
-        text = stream.read()
-    for pattern, value in ((r"^per_host = .*", f"per_host = {RANKS_PER_HOST}"),
-                           (r"(?<=^\[between_hosts\]\n)origin = .*\nbytes_per_s = .*",
-                            f'origin = "assumed: --rate {a.rate}"\nbytes_per_s = {number * unit / 8 / RANKS_PER_HOST}')):
-        text, count = re.subn(pattern, value, text, flags=re.MULTILINE)
-        assert count == 1, pattern
+    """Measures the links between these hosts, for 5 minutes. Returns the path of the profile."""
     path = os.path.join(folder, "hosts.toml")
-    with open(path, "w") as stream:
-        stream.write(text)
+    on_hosts(HOSTS, RANKS_PER_HOST, a.rate,
+             [a.orthant, "calibrate", "--hardware", "this-cpu", "--write", path, "--seconds", "240"])
     return path
 
 
@@ -143,7 +136,8 @@ def arrangements(a, corpus, folder):
             "model.num_attention_heads": RANKS, "model.num_key_value_heads": RANKS, "model.vocab_size": 512,
             "model.max_position_embeddings": a.seq_len, "training.seq_len": a.seq_len,
             "training.global_batch_size": a.sequences, "training.local_batch_size": a.sequences}
-    base["run.hardware"] = write_hardware(a, folder)
+    if "auto" in a.arrangements:
+        base["run.hardware"] = a.hardware or write_hardware(a, folder)
     return {name: Arrangement(a, {**base, **{f"parallelism.{key}": value for key, value in ARRANGEMENTS[name].items()}},
                               folder) for name in a.arrangements}
 

@@ -17,13 +17,17 @@
 #include "config/table.h"
 #include "hardware/hardware.h"
 #include "parallel/pipeline/plan.h"
+#include "plan/nccl_groups.h"
 
 namespace orthant {
 namespace {
 
-// Returns the groups of ranks with which a rank exchanges messages: one for each axis, and one for all gradients.
-int count_communicators(const Plan& plan) {
-  int count = 0;
+// Returns the communicators of the rank that needs most memory: those of NCCL, or on CPUs one for each axis and one for
+// all gradients.
+int64_t count_communicators(const Plan& plan) {
+  if (plan.mesh.size() == 1) return 0;
+  if (uses_nccl(plan.config)) return nccl_groups(plan).communicators(plan.mesh.coord(plan.worst_rank(), kPipeline));
+  int64_t count = 0;
   for (const Axis& axis : plan.mesh.axes) count += axis.size > 1 ? 1 : 0;
   return count > 1 ? count + 1 : count;
 }
@@ -184,7 +188,8 @@ Fit fit_of(const Plan& plan) { return fit_of(plan, plan.largest_memory_bytes());
 Fit fit_of(const Plan& plan, int64_t tensor_bytes) {
   const Hardware& hardware = *plan.facts.hardware;
   const ProcessMemoryTable& process = hardware.process_memory;
-  const double other = process.context_bytes + process.communicator_bytes * count_communicators(plan) +
+  const double other = process.context_bytes +
+                       process.communicator_bytes * static_cast<double>(count_communicators(plan)) +
                        process.allocator_slack_share * static_cast<double>(tensor_bytes);
   return {.rank = plan.worst_rank(),
           .tensor_bytes = tensor_bytes,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "advice/zero_choices.h"
@@ -19,19 +20,32 @@ int64_t volume_of(const ParameterInfo& parameter) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-// The most bytes that each row holds of activations, messages between stages and temporaries. The ranks with the
+void add(ParameterTotals& totals, const ParameterTotals& others, double share) {
+  totals.elements += share * others.elements;
+  totals.state_bytes += share * others.state_bytes;
+}
+
+}  // namespace
+
+// The moment at which a row holds most of activations, messages between stages and temporaries. The ranks with the
 // smallest shards of the batch and of the sequences count, so that the others hold no less.
-std::vector<int64_t> max_row_bytes(const Pipeline& pipeline) {
-  const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
-  const RowMemory rows(pipeline.passes);
-  std::vector<int64_t> held;
-  const int ranks = pipeline.mesh.axis_size(kPipeline), of_row = pipeline.mesh.size() / ranks;
-  for (int row = 0; row < ranks; ++row) {
-    std::map<std::pair<int64_t, int>, MicrobatchBytes> known;  // by number of sequences and stage
+struct LayoutBounds::PassesMemory {
+  explicit PassesMemory(Pipeline the_pipeline)
+      : pipeline(std::move(the_pipeline)),
+        rows(pipeline.passes),
+        known(static_cast<size_t>(pipeline.mesh.axis_size(kPipeline))) {}
+  PassesMemory(const PassesMemory&) = delete;  // `rows` refers to `pipeline`
+
+  const RowBytes& row_bytes(int row) {
+    std::optional<RowBytes>& bytes = known[static_cast<size_t>(row)];
+    if (bytes) return *bytes;
+    const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
+    const int of_row = pipeline.mesh.size() / pipeline.mesh.axis_size(kPipeline);
+    std::map<std::pair<int64_t, int>, MicrobatchBytes> microbatch_kinds;  // by number of sequences and stage
     const auto bytes_of = [&](int stage, int microbatch) {
       const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
       if (sequences == 0) return MicrobatchBytes();
-      const auto [found, is_new] = known.try_emplace({sequences, stage});
+      const auto [found, is_new] = microbatch_kinds.try_emplace({sequences, stage});
       if (is_new) {
         const MicrobatchMemory memory = microbatch_memory(pipeline, (row + 1) * of_row - 1, sequences);
         found->second = microbatch_bytes(memory, pipeline.stages[static_cast<size_t>(stage)],
@@ -39,12 +53,13 @@ std::vector<int64_t> max_row_bytes(const Pipeline& pipeline) {
       }
       return found->second;
     };
-    held.push_back(rows.profile(row, bytes_of).peak({}).peak.total());
+    return bytes.emplace(rows.profile(row, bytes_of).peak({}));
   }
-  return held;
-}
 
-}  // namespace
+  const Pipeline pipeline;
+  const RowMemory rows;
+  std::vector<std::optional<RowBytes>> known;  // by pipeline rank
+};
 
 double step_seconds_bound(const Config& config, const RunFacts& facts) {
   const Sharding sharding = make_sharding(config, facts);
@@ -61,22 +76,86 @@ double step_seconds_bound(const Config& config, const RunFacts& facts) {
   return seconds * static_cast<double>(sequences) / static_cast<double>(largest) * (1 - kRoundingOfSums);
 }
 
-LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts)
+ModelParameters::ModelParameters(const Config& config, const RunFacts& facts) {
+  const int master = master_bytes(config);
+  for (const ParameterInfo& parameter : parameter_table(make_architecture(config, facts.vocab_size))) {
+    const bool of_vocabulary = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
+    const auto elements = static_cast<double>(volume_of(parameter));
+    const auto bytes = static_cast<double>(state_bytes(config.optimizer, parameter, master));
+    const bool is_new =
+        parts.empty() || parts.back().example.layer != parameter.layer || parts.back().of_vocabulary != of_vocabulary;
+    if (is_new) parts.push_back({parameter, of_vocabulary, {}});
+    for (ParameterTotals* totals : {&parts.back().totals, &all}) add(*totals, {elements, elements * bytes}, 1);
+  }
+}
+
+namespace {
+
+// The shares of a pipeline rank's parameters that one of its ranks holds, and owns.
+struct Shares {
+  explicit Shares(const Mesh& mesh)
+      : held(1.0 / (mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth))),
+        owned(1.0 * mesh.axis_size(kReplica) * mesh.axis_size(kPipeline) / mesh.size()) {}
+  double held, owned;
+};
+
+}  // namespace
+
+double state_bytes_bound(const Config& config, const Mesh& mesh, const ParameterTotals& of_row) {
+  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
+  const auto [held, owned] = Shares(mesh);
+  const KeptElements kept = kept_gradients(config);
+  const int64_t zero = config.parallelism.zero_stage;
+  const double masters = element == master ? 0 : master * (zero == 0 ? held : owned);
+  const double weights = element * (zero == 3 ? owned : held) + masters;
+  const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
+  const double state = config.optimizer.offload ? 0 : zero == 0 ? held : owned;
+  return of_row.elements * (weights + gradients) + of_row.state_bytes * state;
+}
+
+namespace {
+
+// Bytes of ZeRO's buffers for a unit of this size: its gathered weights, and its gradients if a pass writes them.
+double unit_bytes(const Config& config, const Mesh& mesh, double elements, bool with_gradients) {
+  const auto [held, owned] = Shares(mesh);
+  const int64_t zero = config.parallelism.zero_stage;
+  if (zero < 2 || owned >= held) return 0;
+  const int weights = zero == 3 ? dtype_bytes(config.training.dtype) : 0;
+  return held * elements * (weights + (with_gradients ? master_bytes(config) : 0));
+}
+
+// The elements of the layer whose unit the pass needs; 0 if it is not one layer's.
+double layer_elements(const ModelParameters& parameters, const Pipeline& pipeline, const Action& pass) {
+  const Range& layers = pipeline.stages[static_cast<size_t>(pass.stage)].layers;
+  if (!pipeline.has_gradients_by_unit() || layers.size() != 1) return 0;
+  const auto found = std::ranges::find_if(parameters.parts, [&](const ModelParameters::Part& part) {
+    return !part.of_vocabulary && part.example.layer == layers.begin;
+  });
+  return found == parameters.parts.end() ? 0 : found->totals.elements;
+}
+
+}  // namespace
+
+double unit_bytes_bound(const Config& config, const Mesh& mesh, const ModelParameters& parameters) {
+  const bool has_ends = mesh.axis_size(kPipeline) == 1 || !shards_vocabulary(config);
+  double most = 0;  // elements
+  for (const ModelParameters::Part& part : parameters.parts) {
+    if (has_ends || !part.of_vocabulary) most = std::max(most, part.totals.elements);
+  }
+  return unit_bytes(config, mesh, most, true);
+}
+
+LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters)
     : pipeline_(make_pipeline(make_sharding(config, facts))),
+      parameters_(&parameters),
       rows_(static_cast<size_t>(pipeline_.mesh.axis_size(kPipeline))) {
   const Pipeline& pipeline = pipeline_;
-  const int master = master_bytes(pipeline.config);
-  for (const ParameterInfo& parameter : parameter_table(pipeline.architecture)) {
-    const auto elements = static_cast<double>(volume_of(parameter));
-    const double state = elements * static_cast<double>(state_bytes(pipeline.config.optimizer, parameter, master));
-    const bool of_vocabulary = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
-    if (!pipeline.vocabulary.empty() && of_vocabulary) {
-      const auto parts = static_cast<double>(rows_.size());
-      for (Row& row : rows_) row.elements += elements / parts, row.state_bytes += state / parts;
+  for (const ModelParameters::Part& part : parameters.parts) {
+    if (!pipeline.vocabulary.empty() && part.of_vocabulary) {
+      for (ParameterTotals& row : rows_) add(row, part.totals, 1.0 / static_cast<double>(rows_.size()));
     } else {
-      const Stage& stage = pipeline.stages[static_cast<size_t>(pipeline.stage_of(parameter))];
-      Row& row = rows_[static_cast<size_t>(stage.owner)];
-      row.elements += elements, row.state_bytes += state;
+      const Stage& stage = pipeline.stages[static_cast<size_t>(pipeline.stage_of(part.example))];
+      add(rows_[static_cast<size_t>(stage.owner)], part.totals, 1);
     }
   }
 }
@@ -90,32 +169,33 @@ double LayoutBounds::step_seconds() const {
   return last * (1 - kRoundingOfSums);
 }
 
-const std::vector<int64_t>& LayoutBounds::row_bytes(bool gradients_by_unit) {
-  std::optional<std::vector<int64_t>>& known = gradients_by_unit ? row_bytes_by_unit_ : row_bytes_;
+LayoutBounds::PassesMemory& LayoutBounds::passes_memory(bool gradients_by_unit) {
+  std::shared_ptr<PassesMemory>& known = gradients_by_unit ? memory_by_unit_ : memory_;
   if (known) return *known;
-  if (gradients_by_unit == has_gradients_by_unit(pipeline_.config)) return known.emplace(max_row_bytes(pipeline_));
-  Config other = pipeline_.config;
-  set_zero(other.parallelism, gradients_by_unit ? 2 : 0);
-  return known.emplace(max_row_bytes(make_pipeline(make_sharding(other, pipeline_.facts))));
+  if (gradients_by_unit == has_gradients_by_unit(pipeline_.config)) {
+    known = std::make_shared<PassesMemory>(pipeline_);
+  } else {
+    Config other = pipeline_.config;
+    set_zero(other.parallelism, gradients_by_unit ? 2 : 0);
+    known = std::make_shared<PassesMemory>(make_pipeline(make_sharding(other, pipeline_.facts)));
+  }
+  return *known;
 }
 
-int64_t LayoutBounds::memory_bytes(const Config& config) {
+int64_t LayoutBounds::memory_bytes(const Config& config, int64_t enough) {
   const Mesh mesh = make_mesh(config, pipeline_.facts.ranks);
-  const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
-  // The shares of a pipeline rank's parameters that one of its ranks holds, and owns.
-  const double held = 1.0 / (mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth));
-  const double owned = 1.0 * mesh.axis_size(kReplica) * mesh.axis_size(kPipeline) / mesh.size();
-  const KeptElements kept = kept_gradients(config);
-  const int64_t zero = config.parallelism.zero_stage;
-  const double masters = element == master ? 0 : master * (zero == 0 ? held : owned);
-  const double weights = element * (zero == 3 ? owned : held) + masters;
-  const double gradients = kept == KeptElements::none ? 0 : master * (kept == KeptElements::all ? held : owned);
-  const double state = config.optimizer.offload ? 0 : zero == 0 ? held : owned;
-  const std::vector<int64_t>& of_rows = row_bytes(has_gradients_by_unit(config));
+  PassesMemory& passes = passes_memory(has_gradients_by_unit(config));
+  const auto unit = static_cast<int64_t>(unit_bytes_bound(config, mesh, *parameters_));
   int64_t most = 0;
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    const double states = rows_[row].elements * (weights + gradients) + rows_[row].state_bytes * state;
-    most = std::max(most, static_cast<int64_t>(states) + of_rows[row]);
+  for (size_t row = 0; row < rows_.size() && most <= enough; ++row) {
+    const auto states = static_cast<int64_t>(state_bytes_bound(config, mesh, rows_[row]));
+    const RowBytes& bytes = passes.row_bytes(static_cast<int>(row));
+    const ActionKind kind = bytes.at.kind;
+    const bool writes = kind == ActionKind::B || kind == ActionKind::I || kind == ActionKind::W;
+    const double elements =
+        writes || kind == ActionKind::F ? layer_elements(*parameters_, passes.pipeline, bytes.at) : 0;
+    const auto with_unit = static_cast<int64_t>(unit_bytes(config, mesh, elements, writes));
+    most = std::max(most, states + std::max(unit, bytes.peak.total() + with_unit));
   }
   return most;
 }

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "plan/pipeline.h"
@@ -17,31 +18,56 @@ inline constexpr double kRoundingOfSums = 1e-9;
 /// schedule or the vocabulary's placement. Requires facts.hardware.
 double step_seconds_bound(const Config& config, const RunFacts& facts);
 
+/// A set of parameters.
+struct ParameterTotals {
+  double elements = 0;
+  double state_bytes = 0;  // of their optimizer state
+};
+
+/// The parameters of a model, which are the same in every layout.
+struct ModelParameters {
+  /// Throws ConfigError if the model is illegal.
+  ModelParameters(const Config& config, const RunFacts& facts);
+
+  /// Parameters that are on the same stage, one of them as an example.
+  struct Part {
+    ParameterInfo example;
+    bool of_vocabulary;
+    ParameterTotals totals;
+  };
+  std::vector<Part> parts;
+  ParameterTotals all;
+};
+
+/// Bytes of weights, gradients and optimizer state of a rank, without ZeRO's buffers: the mean over the ranks of a
+/// pipeline rank that has these parameters. `config` has the stage of ZeRO.
+double state_bytes_bound(const Config& config, const Mesh& mesh, const ParameterTotals& of_row);
+
+/// Bytes of ZeRO's buffers while the passes of the largest unit write its gradients. 0 if ZeRO has no such buffers.
+double unit_bytes_bound(const Config& config, const Mesh& mesh, const ModelParameters& parameters);
+
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
 class LayoutBounds {
  public:
   /// The bounds for the mesh, the schedule and the recomputation of this run file. Throws ConfigError if it is illegal.
-  LayoutBounds(const Config& config, const RunFacts& facts);
+  /// `parameters` must outlive them.
+  LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
-  /// Lower bound of the memory of the rank that needs most, in bytes: the mean of weights, gradients and optimizer
-  /// state over the ranks of a pipeline rank, and the most that their row holds without ZeRO's buffers. `config` has
-  /// the stage of ZeRO. Throws ConfigError if that is illegal.
-  int64_t memory_bytes(const Config& config);
+  /// Lower bound of the memory of the rank that needs most, in bytes: state_bytes_bound() of a pipeline rank, and the
+  /// larger of unit_bytes_bound() and what its row holds without ZeRO's buffers. `config` has the stage of ZeRO. Looks
+  /// at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
+  int64_t memory_bytes(const Config& config, int64_t enough = std::numeric_limits<int64_t>::max());
 
  private:
-  // A pipeline rank.
-  struct Row {
-    double elements = 0;     // of its parameters
-    double state_bytes = 0;  // of their optimizer state
-  };
-  const std::vector<int64_t>& row_bytes(bool gradients_by_unit);
+  struct PassesMemory;
+  PassesMemory& passes_memory(bool gradients_by_unit);
 
   Pipeline pipeline_;
-  std::vector<Row> rows_;
-  /// By pipeline rank: activations, messages and temporaries on one rank. With gradients by unit, backward consists of
-  /// more passes, and a message may arrive later.
-  std::optional<std::vector<int64_t>> row_bytes_, row_bytes_by_unit_;
+  const ModelParameters* parameters_;
+  std::vector<ParameterTotals> rows_;  // by pipeline rank
+  /// With gradients by unit, backward consists of more passes, and a message may arrive later.
+  std::shared_ptr<PassesMemory> memory_, memory_by_unit_;
 };
 
 }  // namespace orthant

@@ -7,10 +7,12 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "advice/answer.h"
 #include "advice/layout_bounds.h"
+#include "advice/layout_variants.h"
 #include "advice/memory_limit.h"
 #include "advice/mesh_choices.h"
 #include "advice/zero_choices.h"
@@ -25,7 +27,8 @@ constexpr size_t kRefined = 12;  // layouts whose schedule and placement of the 
 
 class LayoutSearch {
  public:
-  LayoutSearch(const Config& config, const RunFacts& facts) : base_(config), facts_(facts) {
+  LayoutSearch(const Config& config, const RunFacts& facts)
+      : base_(config), facts_(facts), variants_(base_, facts), parameters_(config, facts) {
     base_.run.ranks = facts.ranks;
     if (config.parallelism.layout == "auto") base_.origins["parallelism.layout"] = kChosenByAuto;
     base_.parallelism.layout = ParallelismConfig().layout;
@@ -35,7 +38,7 @@ class LayoutSearch {
     auto meshes = sorted_meshes();
     search_meshes(meshes, progress);
     if (result_.planned == 0) {  // nothing else is legal
-      allows_idle_ranks_ = true;
+      variants_.allow_idle_ranks();
       meshes = sorted_meshes();
       search_meshes(meshes, progress);
     }
@@ -50,7 +53,7 @@ class LayoutSearch {
 
   std::vector<BoundedMesh> sorted_meshes() {
     std::vector<BoundedMesh> meshes;
-    for (const MeshChoice& mesh : mesh_choices(base_, facts_, allows_idle_ranks_)) {
+    for (const MeshChoice& mesh : mesh_choices(base_, facts_, variants_.allows_idle_ranks())) {
       try {
         meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
       } catch (const ConfigError&) {
@@ -70,11 +73,6 @@ class LayoutSearch {
     }
   }
 
-  /// Whether the search tries this number of stages on each pipeline rank.
-  bool has_layers_for(int stages, int64_t pipeline) const {
-    return allows_idle_ranks_ || stages * pipeline <= base_.model.num_hidden_layers;
-  }
-
   /// Only shorter steps than this are of interest: than the tenth best, or any if no layout of the kind fits yet.
   double limit(const std::string& kind) const {
     if (!best_of_kind_.contains(kind) || best_.size() < kShown) return INFINITY;
@@ -88,7 +86,7 @@ class LayoutSearch {
     if (mesh.pipeline == 1 || is_given) return search_schedule(mesh, config);
     for (const auto& [schedule, stages] : std::vector<std::pair<const char*, int>>{
              {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
-      if (!has_layers_for(stages, mesh.pipeline)) continue;
+      if (!variants_.has_layers_for(stages, mesh.pipeline)) continue;
       Config other = config;
       other.parallelism.pipeline_parallel_schedule = schedule;
       search_schedule(mesh, other);
@@ -99,83 +97,89 @@ class LayoutSearch {
   /// makes a step shorter. Layouts whose passes alone take too long, or whose bound of memory does not fit, are left
   /// out.
   void search_schedule(const MeshChoice& mesh, const Config& config) {
-    std::vector<Config> states = with_states(mesh, config);
-    for (const ActivationCheckpointConfig& setting : recomputations()) {
-      auto bounds = bounds_of(config, setting);
-      if (!bounds || bounds->step_seconds() >= limit(mesh.kind())) return;
+    const bool may_be_too_large = result_.fitting.empty() && mesh.local_batch > 1;
+    if (may_be_too_large && !single_sequences_may_fit(mesh, config)) return;
+    std::vector<Config> states = states_that_may_fit(mesh, config);
+    for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
+      if (states.empty()) return;
+      auto bounds = bounds_of(with_passes_of(states, config), setting);
+      if (!bounds || is_too_slow(mesh, *bounds)) return;
       std::erase_if(states, [&](Config& state) {
-        if (!may_fit(bounds->memory_bytes(state))) return false;
+        if (!may_fit(bounds->memory_bytes(state, memory_limit()))) return false;
         state.activation_checkpoint = setting;
         return add(mesh.kind(), state, limit(mesh.kind())) != Outcome::too_large;
       });
     }
   }
 
-  /// The stages of ZeRO, each with its values of zero_reshard and with copies on each host (HSDP).
-  std::vector<Config> with_states(const MeshChoice& mesh, const Config& config) const {
-    const ParallelismConfig& given = base_.parallelism;
-    const bool copies_are_set = base_.is_set("parallelism.data_parallel_replicate_degree") ||
-                                base_.is_set("parallelism.data_parallel_shard_degree");
-    // A degree that is set to its default asks for no copies, which stage 0 permits.
-    const bool copies_are_given =
-        given.data_parallel_replicate_degree != ParallelismConfig().data_parallel_replicate_degree ||
-        given.data_parallel_shard_degree != ParallelismConfig().data_parallel_shard_degree;
-    std::vector<Config> all;
-    const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
-      if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return;
-      if (base_.is_set("parallelism.zero_reshard") && name_of(reshard) != given.zero_reshard) return;
-      if (copies_are_given && stage == 0) return;
-      set_zero(all.emplace_back(config).parallelism, stage, reshard);
-      if (replicas > 1) all.back().parallelism.data_parallel_replicate_degree = replicas;
-    };
-    add_zero(0, Reshard::step, 1);
-    if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
-    std::vector<int64_t> copies = {1};
-    const int64_t on_host = facts_.hardware->device.per_host / (mesh.tensor.ranks() * mesh.ulysses * mesh.ring);
-    if (!copies_are_set && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
-      copies.push_back(mesh.data / on_host);
-    }
-    for (const int64_t replicas : copies) {
-      for (const int64_t stage : {1, 2}) add_zero(stage, Reshard::step, replicas);
-      for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) {
-        add_zero(3, reshard, replicas);
-      }
-    }
-    if (copies_are_given) std::erase_if(all, [&](const Config& state) { return !has_mesh(state); });
-    return all;
+  /// Whether the bounds of memory let a layout of the mesh fit with microbatches of one sequence. Larger ones need no
+  /// less memory. Known for each mesh and schedule, whatever its microbatches.
+  bool single_sequences_may_fit(MeshChoice mesh, Config config) {
+    if (base_.is_set("training.local_batch_size")) return true;
+    mesh.local_batch = config.training.local_batch_size = 1;
+    const auto& p = config.parallelism;
+    const auto [known, is_new] = single_sequences_.try_emplace(
+        {mesh.tensor.rows, mesh.tensor.columns, mesh.tensor.depth, static_cast<int>(mesh.tensor.stream), mesh.pipeline,
+         mesh.ulysses, mesh.ring, p.pipeline_parallel_schedule});
+    if (!is_new) return known->second;
+    const std::vector<Config> states = states_that_may_fit(mesh, config);
+    known->second = std::ranges::any_of(variants_.recomputations(), [&](const ActivationCheckpointConfig& setting) {
+      if (states.empty()) return false;
+      auto bounds = bounds_of(with_passes_of(states, config), setting);
+      return !bounds || std::ranges::any_of(states, [&](const Config& state) {
+        return may_fit(bounds->memory_bytes(state, memory_limit()));
+      });
+    });
+    return known->second;
   }
 
-  bool has_mesh(const Config& config) const {
-    try {
-      make_mesh(config, facts_.ranks);
-      return true;
-    } catch (const ConfigError&) {
-      return false;
-    }
+  std::vector<Config> states_that_may_fit(const MeshChoice& mesh, const Config& config) const {
+    std::vector<Config> states = variants_.states(mesh, config);
+    std::erase_if(states, [&](const Config& state) { return !may_fit(least_state_bytes(state)); });
+    return states;
   }
 
-  std::vector<ActivationCheckpointConfig> recomputations() const {
-    if (base_.is_set("activation_checkpoint.mode")) return {base_.activation_checkpoint};
-    return {{.mode = "none"},
-            {.mode = "selective", .operations = {"norms", "swiglu"}},
-            {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
-            {.mode = "full"}};
+  /// The config whose passes these stages of ZeRO have, in ascending order. If the first one sums gradients by unit, so
+  /// do the others.
+  static Config with_passes_of(const std::vector<Config>& states, Config config) {
+    if (has_gradients_by_unit(states.front())) set_zero(config.parallelism, 2);
+    return config;
   }
 
   std::optional<LayoutBounds> bounds_of(Config config, const ActivationCheckpointConfig& recomputation) {
     config.activation_checkpoint = recomputation;
     try {
-      return LayoutBounds(config, facts_);
+      return LayoutBounds(config, facts_, parameters_);
     } catch (const ConfigError&) {
       ++result_.refused;
       return std::nullopt;
     }
   }
 
-  bool may_fit(int64_t bytes) const {
-    const double limit = base_.run.memory_gib_per_rank * 0x1p30, tensors = static_cast<double>(bytes);
-    return tensors <= facts_.hardware->device.memory_bytes && (limit == 0 || tensors <= limit);
+  bool is_too_slow(const MeshChoice& mesh, const LayoutBounds& bounds) const {
+    const double limit_s = limit(mesh.kind());
+    return limit_s < INFINITY && bounds.step_seconds() >= limit_s;
   }
+
+  /// A bound of the memory that costs no look at the passes.
+  int64_t least_state_bytes(const Config& config) const {
+    try {
+      const Mesh mesh = make_mesh(config, facts_.ranks);
+      const double part = 1.0 / mesh.axis_size(kPipeline);
+      const ParameterTotals of_row = {part * parameters_.all.elements, part * parameters_.all.state_bytes};
+      return static_cast<int64_t>(state_bytes_bound(config, mesh, of_row) +
+                                  unit_bytes_bound(config, mesh, parameters_));
+    } catch (const ConfigError&) {
+      return 0;  // whoever plans it finds the law that it breaks
+    }
+  }
+
+  /// The most bytes of tensors that fit a device and run.memory_gib_per_rank.
+  int64_t memory_limit() const {
+    const double given = base_.run.memory_gib_per_rank * 0x1p30, device = facts_.hardware->device.memory_bytes;
+    return static_cast<int64_t>(given == 0 ? device : std::min(given, device));
+  }
+  bool may_fit(int64_t bytes) const { return bytes <= memory_limit(); }
 
   /// Plans the best pipelines again with the other schedules and placements of the vocabulary.
   void refine() {
@@ -191,7 +195,7 @@ class LayoutSearch {
       if (base_.is_set(key)) return;
       for (const auto& [kind, config] : best) {
         for (const auto& [value, stages] : values) {
-          if (!has_layers_for(stages, config.parallelism.pipeline_parallel_degree)) continue;
+          if (!variants_.has_layers_for(stages, config.parallelism.pipeline_parallel_degree)) continue;
           Config other = config;
           change(other.parallelism, value, stages);
           add(kind, other);
@@ -207,49 +211,49 @@ class LayoutSearch {
          });
   }
 
-  /// The mesh with the schedules and the placements of the vocabulary that need least memory.
-  std::vector<Config> lean_pipelines(const MeshChoice& mesh) const {
-    std::vector<Config> all = {with_mesh(base_, mesh)};
-    const auto vary = [&](const std::string& key, const std::string& value, int stages) {
-      if (base_.is_set(key) || !has_layers_for(stages, mesh.pipeline)) return;
-      for (size_t i = 0, before = all.size(); i < before; ++i) {
-        const auto problem = set_from_word(*find_key(key), all.emplace_back(all[i]), value);
-        ORTHANT_CHECK(!problem, key, value);
-      }
-    };
-    if (mesh.pipeline == 1) return all;
-    vary("parallelism.pipeline_parallel_schedule", "v_min", 2);
-    vary("parallelism.vocabulary_parallel", "algorithm_2", 1);
-    return all;
-  }
+  // A layout with the most recomputation, in ascending order of a bound of its memory.
+  struct Candidate {
+    std::string kind;
+    size_t pipeline;  // index of the passes that it shares with others
+    Config config;
+    bool counts_passes;  // the bound does
+  };
 
-  /// Finds the layout that needs least memory, with the most recomputation, in ascending order of the bound.
+  /// Finds the layout that needs least memory. The bound of most layouts counts no passes, because that is enough to
+  /// leave them out.
   void search_smallest(const std::vector<BoundedMesh>& meshes, const SearchProgress& progress) {
-    std::vector<std::pair<int64_t, std::pair<std::string, Config>>> all;
+    std::vector<Config> pipelines;
+    std::multimap<int64_t, Candidate> open;
     int64_t least_batch = std::numeric_limits<int64_t>::max();
     for (const auto& [bound, mesh] : meshes) least_batch = std::min(least_batch, mesh.local_batch);
     for (const auto& [bound, mesh] : meshes) {
       if (mesh.local_batch != least_batch) continue;
-      for (const Config& pipeline : lean_pipelines(mesh)) {
-        auto bounds = bounds_of(pipeline, recomputations().back());
-        if (!bounds) continue;
-        for (Config& config : with_states(mesh, pipeline)) {
-          config.activation_checkpoint = recomputations().back();
-          const int64_t bytes = bounds->memory_bytes(config);
-          all.emplace_back(bytes, std::pair(mesh.kind(), std::move(config)));
+      for (Config& pipeline : variants_.lean_pipelines(mesh)) {
+        pipeline.activation_checkpoint = variants_.recomputations().back();
+        for (const Config& config : variants_.states(mesh, pipeline)) {
+          open.emplace(least_state_bytes(config), Candidate{mesh.kind(), pipelines.size(), config, false});
         }
+        pipelines.push_back(pipeline);
       }
     }
-    std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
-    for (int64_t done = 0; const auto& [bytes, layout] : all) {
-      if (result_.smallest && bytes >= result_.smallest->memory_bytes) return;
-      add(layout.first, layout.second);
+    std::map<size_t, std::optional<LayoutBounds>> bounds;
+    for (int64_t done = 0; !open.empty(); ++done) {
+      auto node = open.extract(open.begin());
+      if (result_.smallest && node.key() >= result_.smallest->memory_bytes) return;
+      const Candidate& layout = node.mapped();
+      if (layout.counts_passes) {
+        add(layout.kind, layout.config);
+      } else {
+        const auto [found, is_new] = bounds.try_emplace(layout.pipeline);
+        if (is_new) found->second = bounds_of(pipelines[layout.pipeline], variants_.recomputations().back());
+        if (!found->second) continue;
+        node.key() = found->second->memory_bytes(layout.config);
+        node.mapped().counts_passes = true;
+        open.insert(std::move(node));
+      }
       if (!progress) continue;
-      const auto end = result_.smallest ? std::ranges::lower_bound(all, result_.smallest->memory_bytes, {},
-                                                                   [](const auto& entry) { return entry.first; })
-                                        : all.end();
-      ++done;
-      progress(done, std::max<int64_t>(done, end - all.begin()));
+      const auto end = result_.smallest ? open.lower_bound(result_.smallest->memory_bytes) : open.end();
+      progress(done, done + std::distance(open.begin(), end));
     }
   }
 
@@ -306,9 +310,12 @@ class LayoutSearch {
 
   Config base_;
   const RunFacts& facts_;
+  LayoutVariants variants_;
+  const ModelParameters parameters_;
   SearchResult result_;
-  bool allows_idle_ranks_ = false;
   std::set<std::string> planned_;                // the values of searched_keys()
+  // By rows, columns, depth and stream of the tensor mesh, pipeline, ulysses and ring ranks, and schedule.
+  std::map<std::tuple<int, int, int, int, int64_t, int64_t, int64_t, std::string>, bool> single_sequences_;
   std::multiset<double> best_;                   // step times of the layouts that fit
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };

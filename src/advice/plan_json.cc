@@ -82,7 +82,7 @@ void add_answer(Json& out, const Plan& plan) {
                                {"idle", step.idle},                  {"sharing", step.sharing},
                                {"reductions", step.reductions},      {"update", step.update},
                                {"gathers", step.gathers}};
-  out["fits"] = fit.fits();
+  out["fits"] = fits_a_device(plan, fit.tensor_bytes);
   out["worst_rank"] = {{"rank", fit.rank},
                        {"action", worst.peak ? to_string(*worst.peak) : "update"},
                        {"bytes", fit.tensor_bytes},

@@ -1,15 +1,15 @@
 // orthant calibrate: measures this machine and writes its hardware file.
-#include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/calibrate_network.h"
 #include "app/calibrate_step.h"
+#include "app/command_line.h"
 #include "app/commands.h"
 #include "app/machine_speed.h"
 #include "app/scratch_folder.h"
@@ -47,7 +47,13 @@ int measure_links(const std::string& path, double seconds) {
   install_counting_allocator();
   const double before = resident_bytes();
   Comm comm(Mesh({{"ring", launch->world_size}}), launch->rank, connect(*launch), {});
-  const std::vector<MeasuredCollective> found = measure_collectives(comm, seconds);
+  const Axes axes = all_axes(comm.mesh());
+  const std::function<void()> compute = make_computation();
+  std::vector<MeasuredCollective> found = measure_collectives(comm, axes, kCollectivesShare * seconds, compute);
+  if (launch->world_size == 2) {
+    const auto messages = measure_messages(comm, axes, (1 - kCollectivesShare) * seconds, compute);
+    found.insert(found.end(), messages.begin(), messages.end());
+  }
   if (launch->rank != 0) return kDone;
   nlohmann::ordered_json out = {{"process_bytes", before}, {"group_bytes", std::max(0.0, resident_bytes() - before)}};
   for (const MeasuredCollective& c : found) {
@@ -74,18 +80,18 @@ void measure_group(Measurements& measured, int ranks, double seconds) {
   }
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "this machine";
-}
-
 }  // namespace
 
 int calibrate(const CalibrateArguments& arguments) {
   die_with_parent();
   if (!arguments.links.empty()) return measure_links(arguments.links, arguments.seconds);
-  if (detect_launch(process_environment, parent_identity())) {
-    throw ConfigError("orthant calibrate starts its own ranks: run it once on one host, without a launcher");
+  if (const auto launch = detect_launch(process_environment, parent_identity())) {
+    return calibrate_network(arguments, *launch);
+  }
+  if (!arguments.hardware.empty()) {
+    throw UsageError(
+        "--hardware is for orthant calibrate under a launcher on several hosts, which measures the links between them\n"
+        "help:  orthant calibrate --help");
   }
   if (!arguments.write.empty()) write_file("--write", arguments.write, "", std::ios::app);  // an error comes first
   install_counting_allocator();
@@ -93,7 +99,7 @@ int calibrate(const CalibrateArguments& arguments) {
   const std::string advice = neighbors_advice(measure_machine_speed(1));
   if (!advice.empty()) fmt::print(stderr, "warning: {}\n", advice);
   Measurements measured{.host = host_name(),
-                        .date = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
+                        .date = today(),
                         .cores = available_cores(),
                         .memory_bytes = static_cast<double>(machine_memory().total_bytes)};
   std::string last;
@@ -116,12 +122,7 @@ int calibrate(const CalibrateArguments& arguments) {
       "attention, {:.0f} % for memory-bound kernels and {:.0f} % for messages\n",
       seconds_since(begin), 100 * errors.products, 100 * errors.attention, 100 * errors.kernels,
       100 * errors.collectives);
-  if (arguments.write.empty()) {
-    std::fputs(to_toml(hardware).c_str(), stdout);
-    return kDone;
-  }
-  write_file("--write", arguments.write, to_toml(hardware));
-  fmt::print("the profile is in {}; use it as orthant plan RUN_FILE --hardware {}\n", arguments.write, arguments.write);
+  write_profile(hardware, arguments.write);
   return kDone;
 }
 

@@ -14,6 +14,7 @@
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint.h"
 #include "report/metrics.h"
 
 namespace orthant {

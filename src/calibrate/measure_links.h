@@ -1,6 +1,7 @@
 // Measures collectives and messages between the ranks of a Comm.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "comm/comm.h"
@@ -8,8 +9,18 @@
 
 namespace orthant {
 
-/// Measures every kind of collective of the model over all ranks of the Comm, and messages if it has two ranks. All
-/// ranks call it with the same `seconds`, about which it takes. The result on rank 0 is valid.
-std::vector<MeasuredCollective> measure_collectives(Comm& comm, double seconds);
+/// A computation of about half a millisecond.
+std::function<void()> make_computation();
+
+/// Measures every kind of collective of the model in the group of each rank over `axes`, in all groups at the same
+/// time. The time of an operation is what it adds to `compute` (see measure_links.cc), which may be empty. All ranks
+/// call it with the same `seconds`, about which it takes; sizes whose operation takes longer than its part of that time
+/// are left out, except the two smallest. The result on rank 0 is valid.
+std::vector<MeasuredCollective> measure_collectives(Comm& comm, const Axes& axes, double seconds,
+                                                    const std::function<void()>& compute);
+
+/// The same for messages between the first two ranks of each group.
+std::vector<MeasuredCollective> measure_messages(Comm& comm, const Axes& axes, double seconds,
+                                                 const std::function<void()>& compute);
 
 }  // namespace orthant

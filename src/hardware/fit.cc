@@ -35,6 +35,13 @@ Line fit_line(const std::vector<Point>& points) {
   return line.slope > 0 ? line : Line{0, through_zero};
 }
 
+// Returns the line through the points of the smallest and the largest x; at_zero is the y of the smallest.
+Line line_through_ends(const std::vector<Point>& points) {
+  const auto [first, last] = std::ranges::minmax(points, {}, &Point::x);
+  ORTHANT_CHECK(first.x < last.x, "two sizes must be measured");
+  return last.y > first.y ? Line{first.y, (last.y - first.y) / last.x} : Line{0, last.y / last.x};
+}
+
 double log_error(double model, double measured) { return std::abs(std::log(model / measured)); }
 
 double product_seconds(const Hardware& hardware, const MeasuredProduct& p) {
@@ -118,24 +125,26 @@ void fit_attention(Hardware& hardware, const Measurements& measured) {
 }
 
 // Returns the points of a collective over a group, as ranks with a core each would measure them.
-std::vector<Point> points_of(const Measurements& measured, CollectiveKind kind, int64_t ranks) {
-  const double turns = std::max(1.0, static_cast<double>(ranks) / static_cast<double>(measured.cores));
+std::vector<Point> points_of(const std::vector<MeasuredCollective>& measured, const MeasuredCollective& of,
+                             double ranks_per_core) {
   std::vector<Point> points;
-  for (const MeasuredCollective& c : measured.collectives) {
-    if (c.kind == kind && c.ranks == ranks) points.push_back({c.bytes_sent, c.seconds / turns});
+  for (const MeasuredCollective& c : measured) {
+    if (c.kind == of.kind && c.ranks == of.ranks) points.push_back({c.bytes_sent, c.seconds / ranks_per_core});
   }
   return points;
 }
 
-void fit_links(Hardware& hardware, const Measurements& measured, const std::string& origin) {
-  LinkTable& link = hardware.same_host;
+// `ranks_per_core`: how many ranks shared a core while groups of a size were measured.
+LinkTable fit_links(const std::vector<MeasuredCollective>& measured, const std::string& origin,
+                    const std::function<double(int64_t ranks)>& ranks_per_core,
+                    const std::function<Line(const std::vector<Point>&)>& fit) {
   std::map<CollectiveKind, std::map<int64_t, Line>> lines;
   double slope = INFINITY;
-  for (const MeasuredCollective& c : measured.collectives) {
-    Line& line = lines[c.kind][c.ranks] = fit_line(points_of(measured, c.kind, c.ranks));
+  for (const MeasuredCollective& c : measured) {
+    Line& line = lines[c.kind][c.ranks] = fit(points_of(measured, c, ranks_per_core(c.ranks)));
     slope = std::min(slope, line.slope);
   }
-  link.bytes_per_s = 1 / slope;
+  LinkTable link = {.origin = origin, .bytes_per_s = 1 / slope};
   const auto share = [&](const Line& line) { return std::min(1.0, slope / line.slope); };
   ORTHANT_CHECK(lines.contains(CollectiveKind::shift), "no message was measured");
   const Line& message = lines[CollectiveKind::shift].begin()->second;
@@ -152,11 +161,17 @@ void fit_links(Hardware& hardware, const Measurements& measured, const std::stri
     }
     entries->back().ranks = 0;  // larger groups are assumed to be like the largest measured one
   }
+  return link;
+}
+
+// While ranks of one host are measured that share its cores.
+double ranks_per_core(const Measurements& measured, int64_t ranks) {
+  return std::max(1.0, static_cast<double>(ranks) / static_cast<double>(measured.cores));
 }
 
 // A network that no measurement on one host can reach.
 void assume_network(LinkTable& link) {
-  const std::string origin = "assumed: 10 Gb/s network; one host cannot measure it";
+  const std::string origin = "assumed: 10 Gb/s network; orthant calibrate on several hosts measures it";
   link = {.origin = origin, .bytes_per_s = 1.25e9};
   link.message = {.origin = origin, .share = 0.8, .latency_seconds = 50e-6};
   for (auto* entries : {&link.all_reduce, &link.all_gather, &link.reduce_scatter, &link.all_to_all}) {
@@ -187,6 +202,12 @@ std::vector<double> minimize(std::vector<double> x, const std::function<double(c
   return x;
 }
 
+LinkTable fit_network(const std::vector<MeasuredCollective>& measured, double ranks_per_core,
+                      const std::string& origin) {
+  return fit_links(
+      measured, origin, [&](int64_t) { return ranks_per_core; }, line_through_ends);
+}
+
 Hardware fit_hardware(const Measurements& measured) {
   const std::string origin = fmt::format("measured: {}, orthant calibrate, {}", measured.host, measured.date);
   Hardware hardware;
@@ -199,16 +220,17 @@ Hardware fit_hardware(const Measurements& measured) {
                      .memory_bytes = measured.memory_bytes,
                      .communication_uses_compute = true,
                      .shared_cores = measured.cores};
-  for (std::string* table : {&hardware.peak_flop_per_s.origin, &hardware.memory.origin, &hardware.products.origin,
-                             &hardware.attention.origin, &hardware.attention.forward.origin,
-                             &hardware.attention.backward.origin, &hardware.same_host.origin}) {
+  for (std::string* table :
+       {&hardware.peak_flop_per_s.origin, &hardware.memory.origin, &hardware.products.origin,
+        &hardware.attention.origin, &hardware.attention.forward.origin, &hardware.attention.backward.origin}) {
     *table = origin;
   }
   hardware.step = {.origin = "assumed: as kernels alone"};
   fit_memory(hardware, measured);
   fit_products(hardware, measured);
   fit_attention(hardware, measured);
-  fit_links(hardware, measured, origin);
+  hardware.same_host = fit_links(
+      measured.collectives, origin, [&](int64_t ranks) { return ranks_per_core(measured, ranks); }, fit_line);
   assume_network(hardware.between_hosts);
   hardware.process_memory = {.origin = origin + "; the slack is assumed",
                              .context_bytes = measured.process_bytes,
@@ -227,7 +249,7 @@ FitErrors fit_errors(const Hardware& hardware, const Measurements& measured) {
           .attention = mean(measured.attention, [&](const auto& a) { return attention_seconds(hardware, a); }),
           .kernels = mean(measured.kernels, [&](const auto& k) { return kernel_seconds(hardware, k.bytes); }),
           .collectives = mean(measured.collectives, [&](const auto& c) {
-            const double turns = std::max(1.0, static_cast<double>(c.ranks) / static_cast<double>(measured.cores));
+            const double turns = ranks_per_core(measured, c.ranks);
             return turns * collective_seconds(hardware, c.kind, {.ranks = c.ranks}, c.bytes_sent);
           })};
 }

@@ -34,7 +34,7 @@ struct MeasuredKernel {
   double seconds = 0;
 };
 
-/// The time of one collective over the first `ranks` ranks of the host; `shift`: of one message between two ranks.
+/// The time of one collective over a group of `ranks` ranks; `shift`: of one message between two ranks.
 struct MeasuredCollective {
   CollectiveKind kind = CollectiveKind::shift;
   int64_t ranks = 2;
@@ -57,8 +57,15 @@ struct Measurements {
 
 /// Returns the profile of the host. Ranks of a group that is larger than the number of cores take turns; their measured
 /// times are multiplied by cores / ranks, so that the profile has the times of ranks with a core each. Links between
-/// hosts are assumed. Throws LogicError without measurements of a kind.
+/// hosts are assumed; fit_network() finds them. Throws LogicError without measurements of a kind.
 Hardware fit_hardware(const Measurements& measured);
+
+/// Returns the links between hosts, with one entry for each measured group size: the latency is the time of the
+/// smallest message, and the rate that of the largest one, because networks may lose packets when many ranks send much.
+/// `ranks_per_core`, at least 1, is how many ranks shared a core; times are divided by it. Throws LogicError without
+/// measurements of a kind.
+LinkTable fit_network(const std::vector<MeasuredCollective>& measured, double ranks_per_core,
+                      const std::string& origin);
 
 /// Returns the positive numbers with the smallest loss that a search along the coordinates finds from `x`. Steps are
 /// factors, from 1.5 down to 1.001.

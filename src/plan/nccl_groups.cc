@@ -12,6 +12,12 @@
 
 namespace orthant {
 
+int64_t NcclGroups::communicators(int pipeline_rank) const {
+  return std::ssize(groups) + std::ranges::count_if(directions, [&](const auto& direction) {
+           return direction.first == pipeline_rank || direction.second == pipeline_rank;
+         });
+}
+
 NcclGroups nccl_groups(const Plan& plan) {
   NcclGroups all;
   all.groups.emplace(plan.mesh.joined_name(all_axes(plan.mesh)), 0);  // checkpoints are collected over all ranks
@@ -36,9 +42,7 @@ void check_nccl_groups(const Plan& plan) {
   if (!uses_nccl(plan.config) || plan.mesh.size() == 1) return;
   const NcclGroups all = nccl_groups(plan);
   for (int rank = 0; rank < plan.mesh.axis_size(kPipeline); ++rank) {
-    const int64_t needed = std::ssize(all.groups) + std::ranges::count_if(all.directions, [&](const auto& direction) {
-                             return direction.first == rank || direction.second == rank;
-                           });
+    const int64_t needed = all.communicators(rank);
     if (needed <= kStreams) continue;
     throw ConfigError(
         fmt::format("pipeline rank {} needs {} communicators of NCCL, but at most {} can have a stream of their own; "

@@ -17,6 +17,9 @@ struct NcclGroups {
   std::set<ChannelGroup> groups;
   /// Pairs of pipeline ranks (from, to) between which the schedule sends tensors.
   std::set<std::pair<int, int>> directions;
+
+  /// Number of communicators of a rank: one for each group, and one for each direction from or to its pipeline rank.
+  int64_t communicators(int pipeline_rank) const;
 };
 
 /// Returns the groups that all ranks must open before the first step, in the order of the sets.

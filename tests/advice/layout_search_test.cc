@@ -122,7 +122,8 @@ TEST(LayoutSearch, BoundsAreBounds) {
         // As in the search, which makes the bounds before it chooses the stage of ZeRO.
         Config whole = config;
         set_zero(whole.parallelism, 0);
-        LayoutBounds bounds(whole, facts);
+        const ModelParameters parameters(whole, facts);
+        LayoutBounds bounds(whole, facts, parameters);
         const double seconds =
             std::max(step_seconds_bound(config, facts), bounds.step_seconds()) / plan.step_time->seconds;
         const double memory =
@@ -152,7 +153,8 @@ TEST(LayoutSearch, BoundsAreBoundsWithLargeMessages) {
             std::string("parallelism.zero_stage=") + stage});
     Config whole = config;
     set_zero(whole.parallelism, 0);
-    LayoutBounds bounds(whole, facts);
+    const ModelParameters parameters(whole, facts);
+    LayoutBounds bounds(whole, facts, parameters);
     EXPECT_LE(bounds.memory_bytes(config), make_plan(config, facts).largest_memory_bytes()) << stage;
   }
 }

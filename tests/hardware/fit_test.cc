@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/errors.h"
 
 namespace orthant::fit_test {
@@ -81,6 +83,38 @@ TEST(FitHardware, MarksWhatIsMeasured) {
     EXPECT_EQ(table.measured, !is_assumed) << table.table;
     if (table.measured) {
       EXPECT_TRUE(table.origin.starts_with("measured: a host, orthant calibrate, 2026-11-26"));
+    }
+  }
+}
+
+// Collectives between one rank on each of 2 and 4 hosts whose two ranks share a core, and messages. Messages of more
+// than 1 MB take `slower` times as long.
+std::vector<MeasuredCollective> measure_network(const Hardware& hardware, double slower) {
+  std::vector<MeasuredCollective> found;
+  using enum CollectiveKind;
+  for (const int64_t ranks : {2, 4}) {
+    for (const CollectiveKind kind : {all_reduce, all_gather, reduce_scatter, all_to_all, shift}) {
+      if (kind == shift && ranks > 2) continue;
+      for (const double bytes : {1.0, 1e5, 1e8}) {
+        const double seconds = collective_seconds(hardware, kind, {.ranks = ranks, .hosts = ranks}, bytes);
+        found.push_back({kind, ranks, bytes, 2 * seconds * (bytes > 1e6 ? slower : 1)});
+      }
+    }
+  }
+  return found;
+}
+
+TEST(FitNetwork, HasTheTimesOfTheSmallestAndTheLargestMessage) {
+  for (const double slower : {1.0, 3.0}) {
+    Hardware fitted = true_hardware();
+    const std::vector<MeasuredCollective> measured = measure_network(fitted, slower);
+    fitted.between_hosts = fit_network(measured, 2, "measured: hosts of a test, 2026-11");
+    EXPECT_EQ(parse_hardware(to_toml(fitted), "fitted"), fitted);
+    for (const MeasuredCollective& c : measured) {
+      const double seconds = 2 * collective_seconds(fitted, c.kind, {.ranks = c.ranks, .hosts = c.ranks}, c.bytes_sent);
+      const bool is_between = c.bytes_sent > 1 && c.bytes_sent < 1e8;
+      const bool is_explained = std::abs(seconds / c.seconds - 1) < 1e-3;
+      EXPECT_EQ(is_explained, !is_between || slower == 1) << name_of(c.kind) << " " << c.ranks << " " << c.bytes_sent;
     }
   }
 }

@@ -1,0 +1,82 @@
+#include "advice/layout_variants.h"
+
+#include "advice/zero_choices.h"
+#include "base/errors.h"
+#include "config/from_config.h"
+#include "config/table.h"
+
+namespace orthant {
+namespace {
+
+bool has_mesh(const Config& config, int ranks) {
+  try {
+    make_mesh(config, ranks);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+bool LayoutVariants::has_layers_for(int stages, int64_t pipeline) const {
+  return allows_idle_ranks_ || stages * pipeline <= base_.model.num_hidden_layers;
+}
+
+std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config& config) const {
+  const ParallelismConfig& given = base_.parallelism;
+  const bool copies_are_set = base_.is_set("parallelism.data_parallel_replicate_degree") ||
+                              base_.is_set("parallelism.data_parallel_shard_degree");
+  // A degree that is set to its default asks for no copies, which stage 0 permits.
+  const bool copies_are_given =
+      given.data_parallel_replicate_degree != ParallelismConfig().data_parallel_replicate_degree ||
+      given.data_parallel_shard_degree != ParallelismConfig().data_parallel_shard_degree;
+  std::vector<Config> all;
+  const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
+    if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return;
+    if (base_.is_set("parallelism.zero_reshard") && name_of(reshard) != given.zero_reshard) return;
+    if (copies_are_given && stage == 0) return;
+    set_zero(all.emplace_back(config).parallelism, stage, reshard);
+    if (replicas > 1) all.back().parallelism.data_parallel_replicate_degree = replicas;
+  };
+  add_zero(0, Reshard::step, 1);
+  if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
+  std::vector<int64_t> copies = {1};
+  const int64_t on_host = facts_.hardware->device.per_host / (mesh.tensor.ranks() * mesh.ulysses * mesh.ring);
+  if (!copies_are_set && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
+    copies.push_back(mesh.data / on_host);
+  }
+  for (const int64_t replicas : copies) {
+    for (const int64_t stage : {1, 2}) add_zero(stage, Reshard::step, replicas);
+    for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) {
+      add_zero(3, reshard, replicas);
+    }
+  }
+  if (copies_are_given) std::erase_if(all, [&](const Config& state) { return !has_mesh(state, facts_.ranks); });
+  return all;
+}
+
+std::vector<ActivationCheckpointConfig> LayoutVariants::recomputations() const {
+  if (base_.is_set("activation_checkpoint.mode")) return {base_.activation_checkpoint};
+  return {{.mode = "none"},
+          {.mode = "selective", .operations = {"norms", "swiglu"}},
+          {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
+          {.mode = "full"}};
+}
+
+std::vector<Config> LayoutVariants::lean_pipelines(const MeshChoice& mesh) const {
+  std::vector<Config> all = {with_mesh(base_, mesh)};
+  const auto vary = [&](const std::string& key, const std::string& value, int stages) {
+    if (base_.is_set(key) || !has_layers_for(stages, mesh.pipeline)) return;
+    for (size_t i = 0, before = all.size(); i < before; ++i) {
+      const auto problem = set_from_word(*find_key(key), all.emplace_back(all[i]), value);
+      ORTHANT_CHECK(!problem, key, value);
+    }
+  };
+  if (mesh.pipeline == 1) return all;
+  vary("parallelism.pipeline_parallel_schedule", "v_min", 2);
+  vary("parallelism.vocabulary_parallel", "algorithm_2", 1);
+  return all;
+}
+
+}  // namespace orthant

@@ -1,0 +1,36 @@
+// Enumerates the variants of a mesh that a search tries: stages of ZeRO, recomputation, and lean pipelines.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "advice/mesh_choices.h"
+
+namespace orthant {
+
+/// Keys that the user has set keep their values. `base` and `facts` must outlive it.
+class LayoutVariants {
+ public:
+  LayoutVariants(const Config& base, const RunFacts& facts) : base_(base), facts_(facts) {}
+
+  /// Pipeline ranks without layers are tried, too.
+  void allow_idle_ranks() { allows_idle_ranks_ = true; }
+  bool allows_idle_ranks() const { return allows_idle_ranks_; }
+  /// Whether this number of stages is tried on each pipeline rank.
+  bool has_layers_for(int stages, int64_t pipeline) const;
+
+  /// The config with every stage of ZeRO, in ascending order, each with its values of zero_reshard and with copies on
+  /// each host (HSDP).
+  std::vector<Config> states(const MeshChoice& mesh, const Config& config) const;
+  /// From no recomputation to the most.
+  std::vector<ActivationCheckpointConfig> recomputations() const;
+  /// The mesh with the schedules and the placements of the vocabulary that need least memory.
+  std::vector<Config> lean_pipelines(const MeshChoice& mesh) const;
+
+ private:
+  const Config& base_;
+  const RunFacts& facts_;
+  bool allows_idle_ranks_ = false;
+};
+
+}  // namespace orthant
