@@ -23,6 +23,7 @@ int64_t volume_of(const ParameterInfo& parameter) {
 void add(ParameterTotals& totals, const ParameterTotals& others, double share) {
   totals.elements += share * others.elements;
   totals.state_bytes += share * others.state_bytes;
+  if (share == 1) totals.largest = std::max(totals.largest, others.elements);
 }
 
 }  // namespace
@@ -85,13 +86,15 @@ ModelParameters::ModelParameters(const Config& config, const RunFacts& facts) {
     const bool is_new =
         parts.empty() || parts.back().example.layer != parameter.layer || parts.back().of_vocabulary != of_vocabulary;
     if (is_new) parts.push_back({parameter, of_vocabulary, {}});
-    for (ParameterTotals* totals : {&parts.back().totals, &all}) add(*totals, {elements, elements * bytes}, 1);
+    add(parts.back().totals, {elements, elements * bytes}, 1);
   }
+  for (const Part& part : parts) add(all, part.totals, 1);
 }
 
 namespace {
 
-// The shares of a pipeline rank's parameters that one of its ranks holds, and owns.
+// The shares of a pipeline rank's parameters of which one of its ranks has the weights without ZeRO, and the states
+// with it.
 struct Shares {
   explicit Shares(const Mesh& mesh)
       : held(1.0 / (mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth))),
@@ -136,13 +139,19 @@ double layer_elements(const ModelParameters& parameters, const Pipeline& pipelin
 
 }  // namespace
 
-double unit_bytes_bound(const Config& config, const Mesh& mesh, const ModelParameters& parameters) {
-  const bool has_ends = mesh.axis_size(kPipeline) == 1 || !shards_vocabulary(config);
-  double most = 0;  // elements
+double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParameters& parameters) {
+  const int64_t pipeline = mesh.axis_size(kPipeline), layers = config.model.num_hidden_layers;
+  if (pipeline == 1) return unit_bytes(config, mesh, parameters.all.largest, true);
+  const auto& p = config.parallelism;
+  const bool each_has_a_layer =
+      layers >= pipeline && p.pipeline_parallel_layers.empty() && p.vocabulary_parallel != "redistribution";
+  if (!each_has_a_layer) return 0;
+  double least = parameters.all.largest;
   for (const ModelParameters::Part& part : parameters.parts) {
-    if (has_ends || !part.of_vocabulary) most = std::max(most, part.totals.elements);
+    const bool is_layer = part.example.layer >= 0 && part.example.layer < layers;
+    if (is_layer) least = std::min(least, part.totals.elements);
   }
-  return unit_bytes(config, mesh, most, true);
+  return unit_bytes(config, mesh, least, true);
 }
 
 LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters)
@@ -185,10 +194,10 @@ LayoutBounds::PassesMemory& LayoutBounds::passes_memory(bool gradients_by_unit) 
 int64_t LayoutBounds::memory_bytes(const Config& config, int64_t enough) {
   const Mesh mesh = make_mesh(config, pipeline_.facts.ranks);
   PassesMemory& passes = passes_memory(has_gradients_by_unit(config));
-  const auto unit = static_cast<int64_t>(unit_bytes_bound(config, mesh, *parameters_));
   int64_t most = 0;
   for (size_t row = 0; row < rows_.size() && most <= enough; ++row) {
     const auto states = static_cast<int64_t>(state_bytes_bound(config, mesh, rows_[row]));
+    const auto unit = static_cast<int64_t>(unit_bytes(config, mesh, rows_[row].largest, true));
     const RowBytes& bytes = passes.row_bytes(static_cast<int>(row));
     const ActionKind kind = bytes.at.kind;
     const bool writes = kind == ActionKind::B || kind == ActionKind::I || kind == ActionKind::W;

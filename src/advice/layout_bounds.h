@@ -22,6 +22,7 @@ double step_seconds_bound(const Config& config, const RunFacts& facts);
 struct ParameterTotals {
   double elements = 0;
   double state_bytes = 0;  // of their optimizer state
+  double largest = 0;      // elements of the largest part that ZeRO gathers and sums as a unit
 };
 
 /// The parameters of a model, which are the same in every layout.
@@ -43,8 +44,9 @@ struct ModelParameters {
 /// pipeline rank that has these parameters. `config` has the stage of ZeRO.
 double state_bytes_bound(const Config& config, const Mesh& mesh, const ParameterTotals& of_row);
 
-/// Bytes of ZeRO's buffers while the passes of the largest unit write its gradients. 0 if ZeRO has no such buffers.
-double unit_bytes_bound(const Config& config, const Mesh& mesh, const ModelParameters& parameters);
+/// Bytes of ZeRO's buffers while passes write a unit's gradients: of the largest unit, or with several pipeline ranks
+/// of one that each of them has. 0 if ZeRO has no such buffers.
+double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParameters& parameters);
 
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
 class LayoutBounds {
@@ -55,8 +57,8 @@ class LayoutBounds {
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
   /// Lower bound of the memory of the rank that needs most, in bytes: state_bytes_bound() of a pipeline rank, and the
-  /// larger of unit_bytes_bound() and what its row holds without ZeRO's buffers. `config` has the stage of ZeRO. Looks
-  /// at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
+  /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
+  /// Looks at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
   int64_t memory_bytes(const Config& config, int64_t enough = std::numeric_limits<int64_t>::max());
 
  private:

@@ -35,21 +35,24 @@ class LayoutSearch {
   }
 
   SearchResult run(const SearchProgress& progress) {
-    auto meshes = sorted_meshes();
-    search_meshes(meshes, progress);
+    search_space(progress);
     if (result_.planned == 0) {  // nothing else is legal
       variants_.allow_idle_ranks();
-      meshes = sorted_meshes();
-      search_meshes(meshes, progress);
+      search_space(progress);
     }
-    refine();
-    if (result_.fitting.empty()) search_smallest(meshes, progress);
     std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
     return std::move(result_);
   }
 
  private:
   using BoundedMesh = std::pair<double, MeshChoice>;  // a lower bound of the step, and the mesh
+
+  void search_space(const SearchProgress& progress) {
+    const std::vector<BoundedMesh> meshes = sorted_meshes();
+    search_meshes(meshes, progress);
+    refine();
+    if (result_.fitting.empty()) search_smallest(meshes, progress);
+  }
 
   std::vector<BoundedMesh> sorted_meshes() {
     std::vector<BoundedMesh> meshes;
@@ -97,12 +100,13 @@ class LayoutSearch {
   /// makes a step shorter. Layouts whose passes alone take too long, or whose bound of memory does not fit, are left
   /// out.
   void search_schedule(const MeshChoice& mesh, const Config& config) {
-    const bool may_be_too_large = result_.fitting.empty() && mesh.local_batch > 1;
-    if (may_be_too_large && !single_sequences_may_fit(mesh, config)) return;
+    const bool asks_first = result_.fitting.empty() && mesh.local_batch > 1;
+    if (asks_first && !single_sequences_may_fit(mesh, config)) return;
     std::vector<Config> states = states_that_may_fit(mesh, config);
     for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
       if (states.empty()) return;
       auto bounds = bounds_of(with_passes_of(states, config), setting);
+      if (!bounds) ++result_.refused;
       if (!bounds || is_too_slow(mesh, *bounds)) return;
       std::erase_if(states, [&](Config& state) {
         if (!may_fit(bounds->memory_bytes(state, memory_limit()))) return false;
@@ -112,8 +116,8 @@ class LayoutSearch {
     }
   }
 
-  /// Whether the bounds of memory let a layout of the mesh fit with microbatches of one sequence. Larger ones need no
-  /// less memory. Known for each mesh and schedule, whatever its microbatches.
+  /// Whether the bounds of memory let a layout of the mesh fit with microbatches of one sequence. The bounds of
+  /// larger ones are no smaller. Known for each mesh and schedule, whatever its microbatches.
   bool single_sequences_may_fit(MeshChoice mesh, Config config) {
     if (base_.is_set("training.local_batch_size")) return true;
     mesh.local_batch = config.training.local_batch_size = 1;
@@ -139,10 +143,9 @@ class LayoutSearch {
     return states;
   }
 
-  /// The config whose passes these stages of ZeRO have, in ascending order. If the first one sums gradients by unit, so
-  /// do the others.
+  /// The config whose passes all these stages of ZeRO have.
   static Config with_passes_of(const std::vector<Config>& states, Config config) {
-    if (has_gradients_by_unit(states.front())) set_zero(config.parallelism, 2);
+    if (std::ranges::all_of(states, has_gradients_by_unit)) set_zero(config.parallelism, 2);
     return config;
   }
 
@@ -151,7 +154,6 @@ class LayoutSearch {
     try {
       return LayoutBounds(config, facts_, parameters_);
     } catch (const ConfigError&) {
-      ++result_.refused;
       return std::nullopt;
     }
   }
@@ -167,8 +169,7 @@ class LayoutSearch {
       const Mesh mesh = make_mesh(config, facts_.ranks);
       const double part = 1.0 / mesh.axis_size(kPipeline);
       const ParameterTotals of_row = {part * parameters_.all.elements, part * parameters_.all.state_bytes};
-      return static_cast<int64_t>(state_bytes_bound(config, mesh, of_row) +
-                                  unit_bytes_bound(config, mesh, parameters_));
+      return static_cast<int64_t>(state_bytes_bound(config, mesh, of_row) + mean_unit_bytes(config, mesh, parameters_));
     } catch (const ConfigError&) {
       return 0;  // whoever plans it finds the law that it breaks
     }
@@ -216,7 +217,7 @@ class LayoutSearch {
     std::string kind;
     size_t pipeline;  // index of the passes that it shares with others
     Config config;
-    bool counts_passes;  // the bound does
+    bool counts_passes;  // whether the bound of its memory counts them
   };
 
   /// Finds the layout that needs least memory. The bound of most layouts counts no passes, because that is enough to

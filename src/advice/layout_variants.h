@@ -19,8 +19,8 @@ class LayoutVariants {
   /// Whether this number of stages is tried on each pipeline rank.
   bool has_layers_for(int stages, int64_t pipeline) const;
 
-  /// The config with every stage of ZeRO, in ascending order, each with its values of zero_reshard and with copies on
-  /// each host (HSDP).
+  /// The config with every stage of ZeRO, each with its values of zero_reshard, and then the same with copies on each
+  /// host (HSDP).
   std::vector<Config> states(const MeshChoice& mesh, const Config& config) const;
   /// From no recomputation to the most.
   std::vector<ActivationCheckpointConfig> recomputations() const;

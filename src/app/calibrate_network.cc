@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "calibrate/measure_links.h"
 #include "launch/rendezvous.h"
-#include "plan/collective_time.h"
 #include "runtime/memory.h"
 
 namespace orthant {
@@ -21,12 +20,15 @@ namespace {
 
 constexpr const char* kRanksOfHost = "ranks_of_host";
 
-Hardware profile_of_host(const std::string& name_or_file) {
+void require_hardware(const std::string& name_or_file) {
   if (name_or_file.empty()) {
     throw ConfigError(
         "under a launcher, orthant calibrate measures the links between hosts: --hardware must name the profile of one "
         "host, which orthant calibrate --write machine.toml makes there without a launcher");
   }
+}
+
+Hardware profile_of_host(const std::string& name_or_file) {
   Hardware hardware = load_hardware(name_or_file);
   if (!hardware.device.communication_uses_compute) {
     throw ConfigError(
@@ -72,11 +74,16 @@ Mesh mesh_of(int ranks_of_host, int hosts) {
 }  // namespace
 
 int calibrate_network(const CalibrateArguments& arguments, const Launch& launch) {
-  Hardware hardware = profile_of_host(arguments.hardware);
+  require_hardware(arguments.hardware);
+  Hardware hardware;
+  if (launch.rank == 0) hardware = profile_of_host(arguments.hardware);
   const int hosts = count_hosts(launch);
   if (launch.rank == 0 && !arguments.write.empty()) write_file("--write", arguments.write, "", std::ios::app);
   install_counting_allocator();
-  Comm comm(mesh_of(launch.local_size, hosts), launch.rank, connect(launch), {});
+  const Rendezvous rendezvous = connect(launch);
+  check_agreement(rendezvous,
+                  fmt::format("ranks on each host = {}\nseconds = {}\n", launch.local_size, arguments.seconds));
+  Comm comm(mesh_of(launch.local_size, hosts), launch.rank, rendezvous, {});
   std::vector<MeasuredCollective> measured;
   const auto append = [&](const std::vector<MeasuredCollective>& found) {
     measured.insert(measured.end(), found.begin(), found.end());
@@ -98,7 +105,7 @@ int calibrate_network(const CalibrateArguments& arguments, const Launch& launch)
   const std::string origin = fmt::format("measured: {} hosts with {} each, orthant calibrate on {}, {}", hosts,
                                          counted(launch.local_size, "rank"), host_name(), today());
   hardware.device.per_host = launch.local_size;
-  hardware.between_hosts = fit_network(measured, ranks_per_core(hardware, comm.mesh()), origin);
+  hardware.between_hosts = fit_network(measured, origin);
   write_profile(hardware, arguments.write);
   return kDone;
 }

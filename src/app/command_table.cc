@@ -234,8 +234,7 @@ void define_calibrate(CLI::App& app, Command& command) {
   app.add_option("--write", arguments.write, "file for the hardware profile; default: standard output")
       ->type_name("FILE")
       ->check(named("machine.toml"));
-  app.add_option("--hardware", arguments.hardware,
-                 "on several hosts, under a launcher: profile that gets the links between them")
+  app.add_option("--hardware", arguments.hardware, "under a launcher: profile that gets the links between the hosts")
       ->type_name("NAME_OR_FILE")
       ->check(named("machine.toml"));
   app.add_option("--links", arguments.links)->group("");
@@ -333,7 +332,7 @@ const std::vector<CommandEntry>& commands() {
        "[--write FILE] [--hardware NAME_OR_FILE]",
        "measure this machine, or the links between several, for plan --hardware",
        {"orthant calibrate --write machine.toml", "orthant plan run.toml --hardware machine.toml",
-        "mpirun -np 8 orthant calibrate --hardware machine.toml --write cluster.toml"},
+        "srun --ntasks-per-node=4 orthant calibrate --hardware machine.toml --write cluster.toml"},
        false,
        define_calibrate},
       {"doctor", "[--json]", "check what this machine provides for training", {"orthant doctor"}, false, define_doctor},

@@ -74,7 +74,7 @@ at::Tensor zeros(int64_t elements) { return at::zeros({elements}, at::kFloat); }
 
 }  // namespace
 
-// Its weights are other ones each time, as those of a step's layers are.
+// It multiplies by other weights each time, as the layers of a step do.
 std::function<void()> make_computation() {
   constexpr int kLayers = 16;
   std::vector<at::Tensor> weights;

@@ -125,11 +125,11 @@ void fit_attention(Hardware& hardware, const Measurements& measured) {
 }
 
 // Returns the points of a collective over a group, as ranks with a core each would measure them.
-std::vector<Point> points_of(const std::vector<MeasuredCollective>& measured, const MeasuredCollective& of,
+std::vector<Point> points_of(const std::vector<MeasuredCollective>& measured, const MeasuredCollective& group,
                              double ranks_per_core) {
   std::vector<Point> points;
   for (const MeasuredCollective& c : measured) {
-    if (c.kind == of.kind && c.ranks == of.ranks) points.push_back({c.bytes_sent, c.seconds / ranks_per_core});
+    if (c.kind == group.kind && c.ranks == group.ranks) points.push_back({c.bytes_sent, c.seconds / ranks_per_core});
   }
   return points;
 }
@@ -164,7 +164,7 @@ LinkTable fit_links(const std::vector<MeasuredCollective>& measured, const std::
   return link;
 }
 
-// While ranks of one host are measured that share its cores.
+// Returns how many ranks of a host shared a core while a group of this size was measured.
 double ranks_per_core(const Measurements& measured, int64_t ranks) {
   return std::max(1.0, static_cast<double>(ranks) / static_cast<double>(measured.cores));
 }
@@ -202,10 +202,9 @@ std::vector<double> minimize(std::vector<double> x, const std::function<double(c
   return x;
 }
 
-LinkTable fit_network(const std::vector<MeasuredCollective>& measured, double ranks_per_core,
-                      const std::string& origin) {
+LinkTable fit_network(const std::vector<MeasuredCollective>& measured, const std::string& origin) {
   return fit_links(
-      measured, origin, [&](int64_t) { return ranks_per_core; }, line_through_ends);
+      measured, origin, [](int64_t) { return 1.0; }, line_through_ends);
 }
 
 Hardware fit_hardware(const Measurements& measured) {

@@ -62,10 +62,9 @@ Hardware fit_hardware(const Measurements& measured);
 
 /// Returns the links between hosts, with one entry for each measured group size: the latency is the time of the
 /// smallest message, and the rate that of the largest one, because networks may lose packets when many ranks send much.
-/// `ranks_per_core`, at least 1, is how many ranks shared a core; times are divided by it. Throws LogicError without
-/// measurements of a kind.
-LinkTable fit_network(const std::vector<MeasuredCollective>& measured, double ranks_per_core,
-                      const std::string& origin);
+/// Ranks that wait for a link leave their cores to others, so the times do not depend on how many share a core. Throws
+/// LogicError without measurements of a kind.
+LinkTable fit_network(const std::vector<MeasuredCollective>& measured, const std::string& origin);
 
 /// Returns the positive numbers with the smallest loss that a search along the coordinates finds from `x`. Steps are
 /// factors, from 1.5 down to 1.001.

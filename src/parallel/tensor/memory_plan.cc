@@ -215,14 +215,14 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
     }
     return z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
   };
-  // Logits, and their losses or the statistics of all columns, in float64. Before these, libtorch on a CPU
+  // Logits, their losses and the statistics of all columns, the last two in float64. Before these, libtorch on a CPU
   // transposes a copy of a bfloat16 table, in blocks of 64 rows and 32 columns.
   const int64_t vocabulary = share(s.vocabulary, plan.columns), chunk = std::min(z.in_panel(tokens), s.loss_chunk);
   const int64_t turned =
       s.element_bytes == 2 && !s.on_gpu ? round_up(vocabulary, 64) * round_up(s.hidden, 32) * s.element_bytes : 0;
   const int64_t statistics =
       plan.rows * plan.columns > 1 ? chunk * plan.columns * s.loss_statistics * int64_t{sizeof(double)} : 0;
-  const int64_t losses = plan.rows * plan.columns > 1 ? 0 : chunk * int64_t{sizeof(double)};
+  const int64_t losses = chunk * int64_t{sizeof(double)};
   const int64_t logits = chunk * vocabulary * s.element_bytes + std::max(statistics, turned) + losses;
   ProductMemory memory{.stream = z.part,
                        .linears = {},

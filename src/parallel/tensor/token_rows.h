@@ -10,8 +10,9 @@
 
 namespace orthant {
 
-/// Listed: a value for each token in the rows, in order of tokens. All: a value for each token, 0 for tokens outside.
-/// The host does not need the number of tokens in the rows, for which it would wait for a GPU.
+/// The values that TokenRows returns and takes: `listed` has one for each token in the rows, in order of tokens, and
+/// `all` has one for each token, which is 0 outside. For `all` the host does not need the number of tokens in the rows,
+/// for which it would wait for a GPU.
 enum class TokenSelection { listed, all };
 
 /// The selection for the device that holds the ids.
@@ -23,7 +24,7 @@ class TokenRows {
   TokenRows(const at::Tensor& ids_N, const Range& rows, TokenSelection selection);
   TokenRows(const at::Tensor& ids_N, const Range& rows) : TokenRows(ids_N, rows, selection_for(ids_N)) {}
 
-  /// Selected tokens: their rows of the rank's part of a weight [R,C], or their elements or rows of a tensor [N,...].
+  /// Returns the selected tokens' rows of the rank's part of a weight [R,C], or their parts of a tensor [N,...].
   at::Tensor look_up(const at::Tensor& weight_RC) const;
   at::Tensor select(const at::Tensor& of_tokens) const;
 
@@ -35,9 +36,9 @@ class TokenRows {
 
  private:
   int64_t tokens_;
-  at::Tensor which_;    // listed: indices of the selected tokens
-  at::Tensor outside_;  // all: true for tokens outside
-  at::Tensor row_;      // row of each selected token; all: outside, any row, different ones for different ids
+  at::Tensor selected_;     // listed: indices of the selected tokens
+  at::Tensor outside_;      // all: true for tokens outside
+  at::Tensor weight_rows_;  // row of each selected token; outside, any row, different ones for neighboring tokens
 };
 
 }  // namespace orthant
