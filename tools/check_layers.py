@@ -58,7 +58,7 @@ ROOMS = {
                                 "parallel/vocabulary/plan parallel/tensor comm model base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/sequence parallel/tensor parallel/vocabulary report plan config comm launch model data checkpoint schedule base"),
-    "calibrate": Room("Measures this machine's kernels and messages.", True, "hardware comm model base"),
+    "calibrate": Room("Measures kernels and messages of this machine, and messages between hosts.", True, "hardware comm model base"),
     "app": Room("The commands.", True, "calibrate runtime library advice report plan config hardware schedule comm launch model data checkpoint base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
