@@ -102,9 +102,9 @@ struct Shares {
   double held, owned;
 };
 
-}  // namespace
-
-double state_bytes_bound(const Config& config, const Mesh& mesh, const ParameterTotals& of_row) {
+// Bytes of weights, gradients and optimizer state of a rank, without ZeRO's buffers: the mean over the ranks of a
+// pipeline rank that has these parameters.
+double state_bytes_of_row(const Config& config, const Mesh& mesh, const ParameterTotals& of_row) {
   const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
   const auto [held, owned] = Shares(mesh);
   const KeptElements kept = kept_gradients(config);
@@ -115,8 +115,6 @@ double state_bytes_bound(const Config& config, const Mesh& mesh, const Parameter
   const double state = config.optimizer.offload ? 0 : zero == 0 ? held : owned;
   return of_row.elements * (weights + gradients) + of_row.state_bytes * state;
 }
-
-namespace {
 
 // Bytes of ZeRO's buffers for a unit of this size: its gathered weights, and its gradients if a pass writes them.
 double unit_bytes(const Config& config, const Mesh& mesh, double elements, bool with_gradients) {
@@ -137,8 +135,8 @@ double layer_elements(const ModelParameters& parameters, const Pipeline& pipelin
   return found == parameters.parts.end() ? 0 : found->totals.elements;
 }
 
-}  // namespace
-
+// Bytes of ZeRO's buffers while passes write the gradients of the largest unit, or with several pipeline ranks of one
+// that each of them has.
 double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParameters& parameters) {
   const int64_t pipeline = mesh.axis_size(kPipeline), layers = config.model.num_hidden_layers;
   if (pipeline == 1) return unit_bytes(config, mesh, parameters.all.largest, true);
@@ -152,6 +150,15 @@ double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParame
     if (is_layer) least = std::min(least, part.totals.elements);
   }
   return unit_bytes(config, mesh, least, true);
+}
+
+}  // namespace
+
+int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const ModelParameters& parameters) {
+  const Mesh mesh = make_mesh(config, facts.ranks);
+  const double part = 1.0 / mesh.axis_size(kPipeline);
+  const ParameterTotals of_row = {part * parameters.all.elements, part * parameters.all.state_bytes};
+  return static_cast<int64_t>(state_bytes_of_row(config, mesh, of_row) + mean_unit_bytes(config, mesh, parameters));
 }
 
 LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters)
@@ -196,7 +203,7 @@ int64_t LayoutBounds::memory_bytes(const Config& config, int64_t enough) {
   PassesMemory& passes = passes_memory(has_gradients_by_unit(config));
   int64_t most = 0;
   for (size_t row = 0; row < rows_.size() && most <= enough; ++row) {
-    const auto states = static_cast<int64_t>(state_bytes_bound(config, mesh, rows_[row]));
+    const auto states = static_cast<int64_t>(state_bytes_of_row(config, mesh, rows_[row]));
     const auto unit = static_cast<int64_t>(unit_bytes(config, mesh, rows_[row].largest, true));
     const RowBytes& bytes = passes.row_bytes(static_cast<int>(row));
     const ActionKind kind = bytes.at.kind;

@@ -40,13 +40,10 @@ struct ModelParameters {
   ParameterTotals all;
 };
 
-/// Bytes of weights, gradients and optimizer state of a rank, without ZeRO's buffers: the mean over the ranks of a
-/// pipeline rank that has these parameters. `config` has the stage of ZeRO.
-double state_bytes_bound(const Config& config, const Mesh& mesh, const ParameterTotals& of_row);
-
-/// Bytes of ZeRO's buffers while passes write a unit's gradients: of the largest unit, or with several pipeline ranks
-/// of one that each of them has. 0 if ZeRO has no such buffers.
-double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParameters& parameters);
+/// Lower bound of the memory of the rank that needs most, in bytes, without a look at its passes: the mean of weights,
+/// gradients and optimizer state over all ranks, and ZeRO's buffers for a unit that each of them has. `config` has the
+/// stage of ZeRO. Throws ConfigError if the mesh is illegal.
+int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
 
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
 class LayoutBounds {
@@ -56,7 +53,7 @@ class LayoutBounds {
   LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
   double step_seconds() const;
-  /// Lower bound of the memory of the rank that needs most, in bytes: state_bytes_bound() of a pipeline rank, and the
+  /// Lower bound of the memory of the rank that needs most, in bytes: the states of a pipeline rank, and the
   /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
   /// Looks at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
   int64_t memory_bytes(const Config& config, int64_t enough = std::numeric_limits<int64_t>::max());

@@ -166,10 +166,7 @@ class LayoutSearch {
   /// A bound of the memory that costs no look at the passes.
   int64_t least_state_bytes(const Config& config) const {
     try {
-      const Mesh mesh = make_mesh(config, facts_.ranks);
-      const double part = 1.0 / mesh.axis_size(kPipeline);
-      const ParameterTotals of_row = {part * parameters_.all.elements, part * parameters_.all.state_bytes};
-      return static_cast<int64_t>(state_bytes_bound(config, mesh, of_row) + mean_unit_bytes(config, mesh, parameters_));
+      return state_bytes_bound(config, facts_, parameters_);
     } catch (const ConfigError&) {
       return 0;  // whoever plans it finds the law that it breaks
     }

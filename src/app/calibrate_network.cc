@@ -1,15 +1,14 @@
 #include "app/calibrate_network.h"
 
-#include <fmt/chrono.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <ios>
 
+#include "app/hardware_file.h"
 #include "app/streams.h"
 #include "base/errors.h"
+#include "base/host_name.h"
 #include "base/text.h"
 #include "calibrate/measure_links.h"
 #include "launch/rendezvous.h"
@@ -109,21 +108,5 @@ int calibrate_network(const CalibrateArguments& arguments, const Launch& launch)
   write_profile(hardware, arguments.write);
   return kDone;
 }
-
-void write_profile(const Hardware& hardware, const std::string& file) {
-  if (file.empty()) {
-    std::fputs(to_toml(hardware).c_str(), stdout);
-    return;
-  }
-  write_file("--write", file, to_toml(hardware));
-  fmt::print("the profile is in {}; use it as orthant plan RUN_FILE --hardware {}\n", file, file);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "this machine";
-}
-
-std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
 }  // namespace orthant

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/host_name.h"
 #include "base/text.h"
 
 namespace orthant {
@@ -50,8 +51,7 @@ std::string boot_id() {
   std::string boot;
   std::getline(file, boot);
   if (!boot.empty()) return boot;
-  char host[256] = {};
-  return gethostname(host, sizeof host - 1) == 0 && *host != '\0' ? host : "unknown";
+  return host_name();
 }
 
 const std::string& this_host() {

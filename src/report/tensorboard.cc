@@ -1,8 +1,6 @@
 // Encodes TensorBoard events in protobuf's wire format, and writes them as records.
 #include "report/tensorboard.h"
 
-#include "base/errors.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,6 +11,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+
+#include "base/errors.h"
+#include "base/host_name.h"
 
 namespace orthant {
 namespace {
@@ -70,11 +71,6 @@ double unix_time_s() {
   throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error),
                               error == ENOSPC ? "; free some space there, or set metrics.enable_tensorboard = false"
                                               : ""));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 }  // namespace

@@ -48,6 +48,28 @@ TEST(Answer, SaysWhetherTheRunFits) {
       says(explain(plan_on(&little, 4), Sections::all()), {"does not fit, lacks 1.0 GiB", " fits, with a step of "}));
 }
 
+TEST(Answer, FitsTheLimitOfTheUser) {
+  const Hardware enough = with_spare(4, 1 << 30);
+  EXPECT_EQ(nlohmann::json::parse(plan_json(plan_on(&enough, 4), {}))["fits"], true);
+  const Plan limited = plan_on(&enough, 4, {"run.memory_gib_per_rank=0.01"});
+  EXPECT_EQ(nlohmann::json::parse(plan_json(limited, {}))["fits"], false);
+}
+
+// Over NCCL, a pipeline rank has a communicator for its group, and at least one in each of two directions.
+TEST(Answer, CountsTheCommunicatorsOfNccl) {
+  const Words pipeline = {"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
+                          "training.global_batch_size=8"};
+  Hardware h100 = load_hardware("h100-8x");
+  const auto other_bytes = [&](const char* transport) {
+    Words words = pipeline;
+    words.push_back(std::string("run.transport=") + transport);
+    return fit_of(plan_on(&h100, 4, words)).other_bytes;
+  };
+  const int64_t nccl = other_bytes("nccl"), gloo = other_bytes("gloo");
+  h100.process_memory.communicator_bytes = 0;
+  EXPECT_GE(nccl - other_bytes("nccl"), 3 * (gloo - other_bytes("gloo")));
+}
+
 // The offered change is legal, fits, and no cheaper one of those compared does.
 TEST(Answer, OffersTheFastestChangeThatFits) {
   const Hardware little = with_spare(4, -(int64_t{3} << 30));

@@ -89,15 +89,20 @@ __device__ void write_gradient(T* products, int64_t vocab, int64_t label, const 
   });
 }
 
+// Writes the loss and the gradient of a row whose label is ignored, zeros. Returns whether it is.
+template <class T, int N, class Args>
+__device__ inline bool clear_if_ignored(const Args& args, int64_t row) {
+  if (args.labels[row] != kIgnoredLabel) return false;
+  if (threadIdx.x == 0) args.losses[row] = 0;
+  if (args.write_gradient) clear_row<T, N>(args.logits + row * args.vocab, args.vocab);
+  return true;
+}
+
 template <class T, int N, bool kCapped>
 __global__ void cross_entropy_row(SoftmaxCrossEntropy<T> args) {
   const int64_t row = blockIdx.x, label = args.labels[row];
   T* products = args.logits + row * args.vocab;
-  if (label == kIgnoredLabel) {
-    if (threadIdx.x == 0) args.losses[row] = 0;
-    if (args.write_gradient) clear_row<T, N>(products, args.vocab);
-    return;
-  }
+  if (clear_if_ignored<T, N>(args, row)) return;
   const SoftmaxStatistics whole = row_statistics<T, N, kCapped>(products, args.vocab, label, args.loss);
   if (threadIdx.x == 0) args.losses[row] = row_loss(whole, args.loss, args.vocab);
   if (!args.write_gradient) return;
@@ -117,11 +122,7 @@ template <class T, int N, bool kCapped>
 __global__ void loss_row(SoftmaxShard<T> args) {
   const int64_t row = blockIdx.x, label = args.labels[row];
   T* products = args.logits + row * args.vocab;
-  if (label == kIgnoredLabel) {
-    if (threadIdx.x == 0) args.losses[row] = 0;
-    if (args.write_gradient) clear_row<T, N>(products, args.vocab);
-    return;
-  }
+  if (clear_if_ignored<T, N>(args, row)) return;
   const SoftmaxStatistics whole = args.statistics[row];
   if (threadIdx.x == 0) args.losses[row] = row_loss(whole, args.loss, args.vocabulary);
   if (!args.write_gradient) return;
