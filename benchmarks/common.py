@@ -23,7 +23,7 @@ SIZES = {
                 num_key_value_heads=4, vocab_size=16000),
 }
 STEPS_ONLY = {"data.validation": 0, "validation.freq": 0, "checkpoint.interval": 0, "lr_scheduler.warmup_steps": 0,
-              "metrics.enable_tensorboard": "false"}
+              "metrics.enable_tensorboard": "false", "metrics.sample_tokens": 0}
 
 
 def machine():

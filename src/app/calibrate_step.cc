@@ -72,9 +72,9 @@ void fit_to_steps(const Hardware& hardware, const std::vector<Step>& steps, cons
   }));
 }
 
-// Trains and returns the seconds of a step: the lower quartile, without the first two. Other programs only make steps
-// longer, so a median would let them change the shares.
-double train_step(const std::filesystem::path& folder, const Words& settings) {
+// Trains for this number of steps and returns the seconds of one: the lower quartile, without the first two. Other
+// programs only make steps longer, so a median would let them change the shares.
+double train_step(const std::filesystem::path& folder, const Words& settings, int64_t steps) {
   const std::filesystem::path run = folder / "run", empty = folder / "empty.toml", text = folder / "text.txt";
   std::filesystem::remove_all(run);
   std::ofstream(empty) << "";
@@ -90,7 +90,8 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
                 "validation.freq=0",
                 "checkpoint.interval=0",
                 "metrics.enable_tensorboard=false",
-                "training.steps=10"};
+                "metrics.sample_tokens=0",
+                fmt::format("training.steps={}", steps)};
   argv.insert(argv.end(), settings.begin(), settings.end());
   const ProgramResult result = run_program(argv, "", "", "");
   if (result.exit_code != 0) throw Error(fmt::format("a run for the calibration failed: {}", result.errors));
@@ -99,18 +100,23 @@ double train_step(const std::filesystem::path& folder, const Words& settings) {
     if (step.step > 2) seconds.push_back(step.step_seconds);
   }
   std::ranges::sort(seconds);
-  return seconds[seconds.size() / 4];
+  return seconds[(seconds.size() - 1) / 4];
 }
 
 // Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that
 // computation takes more of it than reductions of gradients. A layout that is not empty divides each data rank's work
-// between two ranks.
-Step measured_step(const std::filesystem::path& folder, Words settings, int64_t ranks, const std::string& layout = "") {
+// between two ranks. Steps that are planned to be long are fewer.
+Step measured_step(const Hardware& hardware, const std::filesystem::path& folder, Words settings, int64_t ranks,
+                   const std::string& layout = "") {
+  constexpr double kSeconds = 3, kFewest = 5, kMost = 10;
   const int64_t data_ranks = layout.empty() ? ranks : ranks / 2;
   settings.insert(settings.end(), {fmt::format("run.ranks={}", ranks), "run.threads_per_rank=1",
                                    fmt::format("training.global_batch_size={}", 4 * data_ranks)});
   if (!layout.empty()) settings.push_back(layout);
-  return {settings, ranks, train_step(folder, settings)};
+  Step step{.settings = settings, .ranks = ranks, .seconds = 0};
+  const double steps = std::clamp(kSeconds / planned_seconds(hardware, step), kFewest, kMost);
+  step.seconds = train_step(folder, settings, std::lround(steps));
+  return step;
 }
 
 double mean_error(const Hardware& hardware, const std::vector<Step>& steps) {
@@ -126,7 +132,7 @@ void fit_step(Hardware& hardware) {
   const int64_t cores = hardware.device.shared_cores, ranks = std::max<int64_t>(2, cores - cores % 2);
   std::vector<Step> all;
   const auto measure = [&](std::vector<Step>& steps, int64_t on_ranks, Words settings, const std::string& layout = "") {
-    steps.push_back(measured_step(folder.path(), std::move(settings), on_ranks, layout));
+    steps.push_back(measured_step(hardware, folder.path(), std::move(settings), on_ranks, layout));
     all.push_back(steps.back());
   };
   std::vector<Step> float32, bfloat16, exchanging, sharing;

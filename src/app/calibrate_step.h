@@ -7,7 +7,7 @@
 namespace orthant {
 
 /// Trains small models on data ranks, tensor ranks and sequence ranks with a core each. Sets the table [step], and the
-/// share of the memory's bandwidth. It takes about 50 seconds on two cores.
+/// share of the memory's bandwidth. It takes about a minute on two cores.
 void fit_step(Hardware& hardware);
 
 }  // namespace orthant

@@ -94,7 +94,7 @@ struct CalibrateArguments {
   std::string write;  // file for the hardware profile; empty: stdout
   std::string hardware;  // under a launcher: the profile to which the links between hosts are added
   std::string links;  // of the ranks that measure messages: the file for their results
-  double seconds = 80;  // time of the measurements; starting ranks and slow kernels add to it
+  double seconds = 55;  // time of the measurements; starting ranks and slow kernels add to it
 };
 
 struct CompletionArguments {

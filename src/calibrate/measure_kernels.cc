@@ -40,10 +40,11 @@ void add_products(std::vector<Case>& cases, Measurements& measured) {
            const double bytes = bytes_of(dtype) * static_cast<double>(m * k + k * n + m * n);
            const double took = time_on_all_cores(measured.cores, seconds, bytes, [&]() -> std::function<void()> {
              if (kind == ProductKind::forward) {
-               return [x = filled_tensor({m, k}, dtype), w = filled_tensor({n, k}, dtype)] { at::matmul(x, w.t()); };
+               return
+                   [x = filled_tensor({m, k}, dtype), w = filled_tensor({n, k}, dtype)] { matrix_product(x, w.t()); };
              }
              if (kind == ProductKind::input_gradient) {
-               return [dy = filled_tensor({m, k}, dtype), w = filled_tensor({k, n}, dtype)] { dy.mm(w); };
+               return [dy = filled_tensor({m, k}, dtype), w = filled_tensor({k, n}, dtype)] { matrix_product(dy, w); };
              }
              const std::string master = dtype == "bfloat16" ? "float32" : dtype;
              return [dy = filled_tensor({k, m}, dtype), x = filled_tensor({k, n}, dtype),

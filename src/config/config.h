@@ -99,6 +99,7 @@ struct MetricsConfig {
   bool enable_tensorboard = true;
   bool enable_prometheus = false;
   int64_t port = 0;
+  int64_t sample_tokens = 240;
 };
 
 struct CheckpointConfig {

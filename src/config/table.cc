@@ -224,10 +224,10 @@ const Key kTable[] = {
 
   KEY(metrics, log_freq, at_least(1), "steps", "steps between progress lines"),
   KEY(metrics, enable_tensorboard, any(), "", "write event files to DUMP/tb"),
-  KEY(metrics, enable_prometheus, any(), "",
-      "write the newest metrics to DUMP/metrics.prom, in Prometheus's text format"),
+  KEY(metrics, enable_prometheus, any(), "", "write the newest metrics to DUMP/metrics.prom, as text for Prometheus"),
   KEY(metrics, port, between(0, 65535), "",
       "port on which rank 0 serves the same text, at http://127.0.0.1:PORT/metrics; 0 = no server"),
+  KEY(metrics, sample_tokens, at_least(0), "tokens", "most tokens of text that train generates at the end; 0 = none"),
 
   KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end",
       "steps between checkpoints"),

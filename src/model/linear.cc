@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <string>
 
 // The x86 wheel's statically linked MKL exports this function. It is weak because other platforms lack it.
 extern "C" __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k,
@@ -37,11 +38,36 @@ void add_product_of_parts(at::Tensor& sum, const at::Tensor& a, const at::Tensor
   }
 }
 
+// True if ATen multiplies these operands with loops of its own, at a small part of the rate of float32.
+bool multiplies_slowly(const at::Tensor& a) {
+  static const bool has_bfloat16 = [] {
+    const auto capabilities = at::cpu::get_cpu_capabilities();
+    const auto found = capabilities.find("avx512_bw");
+    return found == capabilities.end() || found->second.toBool();  // other processors have other names
+  }();
+  return !has_bfloat16 && a.is_cpu() && a.scalar_type() == at::kBFloat16;
+}
+
+// y = a b (+ bias) by blocks, whose sums have float32 and need 1 MiB.
+void write_product_of_blocks(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  constexpr int64_t kBlock = 512;
+  for (int64_t row = 0; row < y.size(0); row += kBlock) {
+    const int64_t rows = std::min(kBlock, y.size(0) - row);
+    for (int64_t column = 0; column < y.size(1); column += kBlock) {
+      const int64_t columns = std::min(kBlock, y.size(1) - column);
+      const at::Tensor sum = at::empty({rows, columns}, y.options().dtype(at::kFloat));
+      add_product(sum, a.narrow(0, row, rows), b.narrow(1, column, columns), false);
+      if (bias.defined()) sum.add_(bias.narrow(0, column, columns));
+      y.narrow(0, row, rows).narrow(1, column, columns).copy_(sum);
+    }
+  }
+}
+
 at::Tensor gradients(const at::Tensor& x, const Weight& weight, const at::Tensor& dy_BTO, bool wants_dx) {
   const at::Tensor dy = dy_BTO.contiguous().view({-1, dy_BTO.size(-1)});
   accumulate_bias(weight, dy);  // runs first: without the input's gradient, more memory is free
   at::Tensor dx;
-  if (wants_dx) dx = dy.mm(weight.value.detach()).view(x.sizes());
+  if (wants_dx) dx = matrix_product(dy, weight.value.detach()).view(x.sizes());
   // A deferred product keeps x alive. detach() releases the graph that computed x, which holds more memory.
   weight.add_weight_product([&weight, dy, x = x.detach()] {
     add_weight_gradient(weight, dy, x.view({-1, x.size(-1)}));
@@ -55,10 +81,10 @@ struct Linear : torch::autograd::Function<Linear> {
     context->save_for_backward({x});
     context->saved_data["weight"] = weight;
     const Weight* bias = reinterpret_cast<const Weight*>(weight)->bias;
-    if (bias == nullptr) return at::matmul(x, value.t());
     auto shape = x.sizes().vec();
     shape.back() = value.size(0);
-    return at::addmm(bias->value, x.reshape({-1, x.size(-1)}), value.t()).view(shape);
+    return matrix_product(x.reshape({-1, x.size(-1)}), value.t(), bias == nullptr ? at::Tensor() : bias->value)
+        .view(shape);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -77,6 +103,17 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight) {
 
 at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy) {
   return gradients(x, weight, dy, true);
+}
+
+at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if (!multiplies_slowly(a)) return bias.defined() ? at::addmm(bias, a, b) : a.mm(b);
+  const at::Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
+  write_product_of_blocks(y, a, b, bias);
+  return y;
+}
+
+void write_product(at::Tensor y, const at::Tensor& a, const at::Tensor& b) {
+  multiplies_slowly(a) ? write_product_of_blocks(y, a, b, {}) : void(at::mm_out(y, a, b));
 }
 
 void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends) {

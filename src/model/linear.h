@@ -14,6 +14,12 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight);
 /// That backward alone, for a gradient dy [..., O] of the product: returns the gradient of x.
 at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy);
 
+/// a b (+ bias in each row), [N, C] x [C, O] -> [N, O], in the operands' dtype. oneDNN multiplies bfloat16 only on CPUs
+/// with AVX-512; on other CPUs, the product is made in blocks of float32 sums.
+at::Tensor matrix_product(const at::Tensor& a_NC, const at::Tensor& b_CO, const at::Tensor& bias_O = {});
+/// Writes the product a b to y.
+void write_product(at::Tensor y_NO, const at::Tensor& a_NC, const at::Tensor& b_CO);
+
 /// sum[rows[i]] += addends[i] for every i, in one order on every device: index_add_() has none on CUDA.
 void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends);
 

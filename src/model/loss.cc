@@ -47,12 +47,11 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
-      const at::Tensor logits = part.mm(head.t());
+      const at::Tensor logits = matrix_product(part, head.t());
       compute_losses(logits, labels.narrow(0, begin, n), scale, loss, with_gradient, losses.narrow(0, 0, n));
       sum = sum + sum_losses(losses.narrow(0, 0, n));
       if (!with_gradient) continue;
-      at::Tensor dx_part = dx.narrow(0, begin, n);
-      at::mm_out(dx_part, logits, head);
+      write_product(dx.narrow(0, begin, n), logits, head);
       add_weight_gradient(w, logits, part);
     }
     if (with_gradient) {

@@ -11,6 +11,10 @@ double ranks_per_core(const Hardware& hardware, const Mesh& mesh) {
   return std::max(1.0, ranks / static_cast<double>(device.shared_cores));
 }
 
+double software_seconds(const Hardware& hardware, const Mesh& mesh) {
+  return hardware.step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? hardware.step.shared_call_seconds : 0);
+}
+
 GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes) {
   const GroupPositions positions(mesh, axes);
   const int first = rank - positions.rank_at(positions.of(rank)), ranks = positions.size();
@@ -44,13 +48,10 @@ double timed_bytes(CollectiveKind kind, const Hardware& hardware, int64_t ranks,
 double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
                           int64_t calls, const Moved& bytes, Waiting waiting) {
   if (calls == 0 || mesh.group_size(axes) == 1) return 0;
-  const StepTable& step = hardware.step;
   const auto count = static_cast<double>(calls);
   const double timed = timed_bytes(kind, hardware, mesh.group_size(axes), bytes);
   double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes), timed / count);
-  if (waiting == Waiting::alone) {
-    each += step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? step.shared_call_seconds : 0);
-  }
+  if (waiting == Waiting::alone) each += software_seconds(hardware, mesh);
   return count * each;
 }
 

@@ -63,7 +63,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
-  const Waiting waiting = travels_with_others(m) ? Waiting::with_another : Waiting::alone;
+  const Waiting waiting = travels_with_others(m) ? Waiting::during_other_work : Waiting::alone;
   return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes.larger()) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);
@@ -281,6 +281,15 @@ VocabularyTimes PassTimer::vocabulary() const {
   const auto stream = static_cast<double>(sharding_.stream_bytes(rank_, sequences_));
   times.lookup.kernels = kernel(2 * stream);
   times.scatter.kernels = kernel(3 * stream);
+  // The software around each collective, in the pass that starts it or waits for it. Schedules hide the wait, but not
+  // this work.
+  const double call = software_seconds(hardware_, sharding_.mesh);
+  const auto add_calls = [&](TimeParts& parts, int calls) { parts.communication[kPipeline] += calls * call; };
+  add_calls(times.logits, algorithm.early() ? 3 : 2);  // inputs, statistics, and the early gradients
+  if (algorithm.rounds() == 2) add_calls(times.exponentials, 1);
+  add_calls(times.gradients, algorithm.early() ? 1 : 2);
+  add_calls(times.lookup, 1);
+  add_calls(times.scatter, 1);
   times.barriers = barriers();
   return times;
 }
@@ -297,8 +306,10 @@ std::map<ActionKind, double> PassTimer::barriers() const {
   for (const int position : {0, 1}) {        // the root sends less in a sum, and receives more
     for (const Messages& m : output_traffic(algorithm, make_output_loss(sharding_.config), shape, position)) {
       const CollectiveKind kind = kind_of(m);
-      seconds[kind] = std::max(seconds[kind], collective_seconds(sharding_.mesh, hardware_, rank_, kind, {kPipeline}, 1,
-                                                                 {m.bytes.sent / m.calls, m.bytes.received / m.calls}));
+      const Moved bytes = {m.bytes.sent / m.calls, m.bytes.received / m.calls};
+      const double one =
+          collective_seconds(sharding_.mesh, hardware_, rank_, kind, {kPipeline}, 1, bytes, Waiting::during_other_work);
+      seconds[kind] = std::max(seconds[kind], one);
     }
   }
   const double broadcast = seconds[CollectiveKind::broadcast], sum = seconds[root_sum(shape.over_nccl)];

@@ -126,9 +126,12 @@ std::string validation_section(const Metrics& metrics) {
 }
 
 std::string sample_section(const std::string& text) {
-  return card("sample", "Sample", "Held-out text and the output of the trained model.",
-              text.empty() ? missing("The folder has no sample.txt: train writes it after the last step.")
-                           : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
+  return card(
+      "sample", "Sample", "Held-out text and the output of the trained model.",
+      text.empty()
+          ? missing(
+                "The folder has no sample.txt: train writes it after the last step, unless metrics.sample_tokens = 0.")
+          : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
 }
 
 std::string config_section(const std::string& text) {

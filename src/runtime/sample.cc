@@ -110,7 +110,6 @@ std::vector<GeneratedText> generate_texts(const Advance& advance, int64_t positi
 }
 
 std::string sample_text(Session& session, const Plan& plan, const TrainingData& data, Comm& comm) {
-  constexpr int64_t kNewTokens = 240;
   auto prompt = data.tokenizer->encode(data.opening);
   // The prompt takes at most half of the context, to leave room for the continuation.
   const int64_t positions = plan.architecture.max_position_embeddings;
@@ -121,7 +120,7 @@ std::string sample_text(Session& session, const Plan& plan, const TrainingData& 
   const Advance next = advance_texts(positions, [&](const Microbatch& batch) { return inference.logits(batch); });
   const auto texts =
       generate_texts(next, positions, *data.tokenizer, {&opening, 1}, 0,
-                     {.end_tokens = data.end_tokens(), .max_new_tokens = kNewTokens},
+                     {.end_tokens = data.end_tokens(), .max_new_tokens = plan.config.metrics.sample_tokens},
                      {.temperature = 0.7, .top_p = 0.9, .seed = static_cast<uint64_t>(plan.config.training.seed)});
   return opening.text + texts.front().text;
 }

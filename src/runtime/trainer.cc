@@ -21,6 +21,7 @@
 #include "launch/process.h"
 #include "launch/spawn.h"
 #include "model/cuda_device.h"
+#include "model/linear.h"
 #include "runtime/memory.h"
 #include "runtime/run_banner.h"
 #include "runtime/step_timeline.h"
@@ -350,14 +351,15 @@ void Trainer::print_banner() const {
 void Trainer::finish() {
   const Config& config = plan_.config;
   const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal();
+  const bool has_sample = complete && config.metrics.sample_tokens > 0;
   const std::string sample_file = config.job.dump_folder + "/sample.txt";
   std::string text;
   if (complete) set_training_complete();
   comm_.set_activity("writing a sample");
-  if (complete && masked) text = filled_text(session_, plan_, data_, comm_);
+  if (has_sample && masked) text = filled_text(session_, plan_, data_, comm_);
   // One replica writes the text. If weights are sharded, it needs those of the others.
   const bool takes_part = plan_.shards_weights() || plan_.replica_leader(comm_.rank()) == comm_.rank();
-  if (complete && !masked && takes_part) text = sample_text(session_, plan_, data_, comm_);
+  if (has_sample && !masked && takes_part) text = sample_text(session_, plan_, data_, comm_);
   comm_.set_activity("done");
   if (!output_) return;
   Summary s = make_summary(plan_, output_->steps, output_->validations);
@@ -368,14 +370,14 @@ void Trainer::finish() {
     const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;
     s.stopped = fmt::format("by {}, after step {} of {}", signal_name(signal), state_.step, config.training.steps);
   }
-  if (complete) {
+  if (has_sample) {
     s.sample_text = text;
-    if (!masked) s.sample_command = options_.sample_command;
     std::ofstream(sample_file) << visible_text(text) << "\n";
   } else if (!output_->steps.empty()) {    // else this process has trained no step
     std::filesystem::remove(sample_file);  // a sample of fewer steps, from before the run was continued
-    s.resume_command = options_.resume_command;
   }
+  if (complete && !masked) s.sample_command = options_.sample_command;
+  if (!complete && !output_->steps.empty()) s.resume_command = options_.resume_command;
   if (options_.write_report && !output_->steps.empty()) s.report = options_.write_report();
   say(summary(s, output_->style));
 }
@@ -384,12 +386,12 @@ double measure_peak_flops(const std::string& dtype) {
   constexpr int64_t n = 512;
   at::NoGradGuard no_grad;
   const at::Tensor a = at::ones({n, n}, scalar_type(dtype)), b = at::ones({n, n}, scalar_type(dtype));
-  at::Tensor c = at::mm(a, b);  // before the clock starts: a library may initialize itself
+  at::Tensor c = matrix_product(a, b);  // before the clock starts: a library may initialize itself
   double best = std::numeric_limits<double>::infinity();
   const auto begin = Clock::now();
   do {
     const auto start = Clock::now();
-    at::mm_out(c, a, b);
+    write_product(c, a, b);
     best = std::min(best, seconds_since(start));
   } while (seconds_since(begin) < 0.03);
   return 2.0 * n * n * n / best;

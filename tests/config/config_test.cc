@@ -82,6 +82,7 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"metrics.log_freq", "1"},
     {"metrics.enable_tensorboard", "true"},
     {"metrics.enable_prometheus", "false"},
+    {"metrics.sample_tokens", "240"},
     {"metrics.port", "0"},
     {"checkpoint.interval", "100"},
     {"checkpoint.keep_latest_k", "2"},

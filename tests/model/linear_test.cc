@@ -1,9 +1,12 @@
 // add_product() with bfloat16 operands equals the float64 product, in one part or in several. Controls: a sum that is
 // overwritten differs from one that is added to, and a product without its first element exceeds the bound.
+// matrix_product() equals it too, rounded to bfloat16, in one block or in several. Control: a product without its bias.
 #include "model/linear.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <tuple>
 
 namespace orthant::linear_test {
 namespace {
@@ -32,6 +35,23 @@ TEST(AddProduct, EqualsTheFloat64Product) {
       const at::Tensor first = a.narrow(1, 0, 1).to(at::kDouble).mm(b.narrow(0, 0, 1).to(at::kDouble));
       EXPECT_GT(error(want - first, want), kBound) << depth << " " << rows;
     }
+  }
+}
+
+TEST(MatrixProduct, EqualsTheFloat64Product) {
+  at::manual_seed(1);
+  constexpr double kTwoRoundings = 1.0 / 256;  // of bfloat16: the product, and the sum with the bias
+  for (const auto& [rows, depth, columns] : {std::tuple(7, 1, 5), std::tuple(600, 300, 700)}) {
+    const at::Tensor a = at::randn({rows, depth}).to(at::kBFloat16),
+                     b = at::randn({columns, depth}).to(at::kBFloat16).t(),
+                     bias = at::randn({columns}).to(at::kBFloat16);
+    const at::Tensor want = a.to(at::kDouble).mm(b.to(at::kDouble)), with_bias = want + bias.to(at::kDouble);
+    EXPECT_LT(error(matrix_product(a, b), want), kTwoRoundings) << rows;
+    EXPECT_LT(error(matrix_product(a, b, bias), with_bias), kTwoRoundings) << rows;
+    EXPECT_GT(error(matrix_product(a, b), with_bias), kTwoRoundings) << rows;
+    const at::Tensor y = at::empty({rows, columns}, a.options());
+    write_product(y, a, b);
+    EXPECT_TRUE(y.equal(matrix_product(a, b))) << rows;
   }
 }
 

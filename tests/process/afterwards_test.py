@@ -245,6 +245,11 @@ class TensorRun(ProcessTest):
             self.assertEqual(running.result().code, 0)
             self.assertFalse((self.dump / "sample.txt").exists())
 
+    def test_no_sample_of_zero_tokens(self):
+        result = self.train_well("training.steps=2", "run.ranks=1", "metrics.sample_tokens=0")
+        self.assertFalse((self.dump / "sample.txt").exists())
+        self.assertIn("To sample:", result.out + result.err)
+
 
 class LongTensorRun(TensorRun):
     MESH = ("run.ranks=8", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]")

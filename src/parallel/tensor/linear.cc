@@ -49,7 +49,7 @@ at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, co
       panels.all(), [&](const Range& panel) { return panels.gather(x, panel); },
       [&](const Range& panel, auto arrive) {
         const at::Tensor dy_NO = panels.rows(dy, panel), w = weight.get();
-        if (wants_dx) dx.send(panel, dy_NO.mm(w));
+        if (wants_dx) dx.send(panel, matrix_product(dy_NO, w));
         dw.add(dy_NO, flat(arrive()));
       });
   dw.begin();  // runs at the same time as the last panel's sum over columns

@@ -75,7 +75,7 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Uns
   };
   primitives.logits = [&comm, slices, unsharded](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
     const at::Tensor rows = labeled_rows(slices->gather(x), batch.labels_BT);
-    return slices->gather_logits(comm, at::matmul(rows, slices->gather_weight(head).t()), {}, unsharded(head).out);
+    return slices->gather_logits(comm, matrix_product(rows, slices->gather_weight(head).t()), {}, unsharded(head).out);
   };
   return primitives;
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "model/linear.h"
+
 namespace orthant {
 
 TokenPanels::TokenPanels(const TensorMesh& mesh, int64_t sequences, int64_t tokens, int64_t width, bool summed,
@@ -25,9 +27,9 @@ void TokenPanels::multiply(at::Tensor& y, const Range& panel, const at::Tensor& 
   const at::Tensor place = all.narrow(2, panel.begin, panel.size());
   if (place.is_contiguous()) {
     at::Tensor rows = flat(place);
-    at::mm_out(rows, a, b);
+    write_product(rows, a, b);
   } else {
-    place.copy_(a.mm(b).view(place.sizes()));
+    place.copy_(matrix_product(a, b).view(place.sizes()));
   }
 }
 
@@ -69,7 +71,7 @@ at::Tensor multiply_and_sum(const TensorMesh& mesh, const at::Tensor& x,
   const at::Tensor w = matrix();
   const TokenPanels panels(mesh, x.size(0), x.size(1), w.size(1), true, x.element_size());
   StreamSum y(panels);
-  for (const Range& panel : panels.all()) y.send(panel, panels.rows(x, panel).mm(w));
+  for (const Range& panel : panels.all()) y.send(panel, matrix_product(panels.rows(x, panel), w));
   return y.finish();
 }
 

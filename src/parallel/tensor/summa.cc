@@ -88,7 +88,7 @@ at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64
   for_panels(
       panels_of(comm, K), [&](const SummaPanel& p) { return rows_panel(comm, p, b); },
       [&](const SummaPanel& p, auto arrive) {
-        const at::Tensor product = a.mm(arrive().t());
+        const at::Tensor product = matrix_product(a, arrive().t());
         send(sums, comm, kOverColumns, product, p.column, out, 1, p.in_column);
       });
   sums.finish();

@@ -109,12 +109,11 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
           const at::Tensor dx_NC = with_gradient ? at::empty_like(x_NC) : at::Tensor();
           for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
             const int64_t n = std::min(chunk, x_NC.size(0) - begin);
-            const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(w.t());
+            const at::Tensor some = x_NC.narrow(0, begin, n), logits = matrix_product(some, w.t());
             losses = losses + softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, loss,
                                       with_gradient);
             if (!with_gradient) continue;
-            at::Tensor dx_part = dx_NC.narrow(0, begin, n);
-            at::mm_out(dx_part, logits, w);
+            write_product(dx_NC.narrow(0, begin, n), logits, w);
             dw.add(logits, some);
           }
           if (with_gradient) dx.send(panel, dx_NC);

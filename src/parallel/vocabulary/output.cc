@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
+#include "model/linear.h"
 #include "model/loss.h"
 #include "parallel/vocabulary/channels_plan.h"
 
@@ -117,7 +118,7 @@ at::Tensor OutputLayer::logits(int microbatch) {
   Live& one = live(microbatch);
   one.input_arrives.wait();
   const at::Tensor rows = labeled_rows(plan_.mesh.gather(one.x), one.tokens.labels_N);
-  const at::Tensor own = at::matmul(rows, plan_.mesh.gather_weight(head_).t());
+  const at::Tensor own = matrix_product(rows, plan_.mesh.gather_weight(head_).t());
   const at::Tensor all = plan_.mesh.gather_logits(statistics_, own, plan_.axes, plan_.slice.vocabulary);
   const double cap = one.loss.softcap;
   live_.erase(microbatch);
