@@ -161,8 +161,19 @@ int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const Mod
   return static_cast<int64_t>(state_bytes_of_row(config, mesh, of_row) + mean_unit_bytes(config, mesh, parameters));
 }
 
+Config with_few_microbatches(Config config, const RunFacts& facts) {
+  const auto& p = config.parallelism;
+  if (p.pipeline_parallel_schedule.ends_with(".csv")) return config;
+  const Mesh mesh = make_mesh(config, facts.ranks);
+  const int64_t enough = 4 * mesh.axis_size(kPipeline), shards = mesh.group_size(batch_axes(mesh));
+  int64_t& sequences = config.training.global_batch_size;
+  sequences = std::min(sequences, shards * config.training.local_batch_size * enough);
+  return config;
+}
+
 LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters)
-    : pipeline_(make_pipeline(make_sharding(config, facts))),
+    : config_(config),
+      pipeline_(make_pipeline(make_sharding(with_few_microbatches(config, facts), facts))),
       parameters_(&parameters),
       rows_(static_cast<size_t>(pipeline_.mesh.axis_size(kPipeline))) {
   const Pipeline& pipeline = pipeline_;
@@ -177,7 +188,8 @@ LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const Mo
 }
 
 double LayoutBounds::step_seconds() const {
-  const Timeline timeline = simulate(pipeline_.passes, pass_seconds(pipeline_, pipeline_.stages));
+  const Pipeline whole = make_pipeline(make_sharding(config_, pipeline_.facts));
+  const Timeline timeline = simulate(whole.passes, pass_seconds(whole, whole.stages));
   double last = 0;
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last = std::max(last, span.end);

@@ -45,13 +45,17 @@ struct ModelParameters {
 /// stage of ZeRO. Throws ConfigError if the mesh is illegal.
 int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
 
+/// The run with as many microbatches as fill its pipeline, if it has more. With more of them, no rank holds less.
+Config with_few_microbatches(Config config, const RunFacts& facts);
+
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.
 class LayoutBounds {
  public:
   /// The bounds for the mesh, the schedule and the recomputation of this run file. Throws ConfigError if it is illegal.
   /// `parameters` must outlive them.
   LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
-  /// Lower bound of the step time: the end of the last pass. Requires facts.hardware.
+  /// Lower bound of the step time: the end of the last pass. Requires facts.hardware. Throws ConfigError if the order
+  /// of passes is illegal.
   double step_seconds() const;
   /// Lower bound of the memory of the rank that needs most, in bytes: the states of a pipeline rank, and the
   /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
@@ -62,7 +66,8 @@ class LayoutBounds {
   struct PassesMemory;
   PassesMemory& passes_memory(bool gradients_by_unit);
 
-  Pipeline pipeline_;
+  Config config_;
+  Pipeline pipeline_;  // with no more microbatches than the largest memory needs
   const ModelParameters* parameters_;
   std::vector<ParameterTotals> rows_;  // by pipeline rank
   /// With gradients by unit, backward consists of more passes, and a message may arrive later.

@@ -106,13 +106,17 @@ class LayoutSearch {
     for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
       if (states.empty()) return;
       auto bounds = bounds_of(with_passes_of(states, config), setting);
-      if (!bounds) ++result_.refused;
-      if (!bounds || is_too_slow(mesh, *bounds)) return;
+      if (!bounds) return void(++result_.refused);
+      std::optional<bool> too_slow;  // looked up once, if a layout may fit
       std::erase_if(states, [&](Config& state) {
         if (!may_fit(bounds->memory_bytes(state, memory_limit()))) return false;
+        if (!too_slow) too_slow = is_too_slow(mesh, *bounds);
+        if (*too_slow) return false;
         state.activation_checkpoint = setting;
+        if (has_many_microbatches(state) && !may_fit(bytes_with_few_microbatches(state).value_or(0))) return false;
         return add(mesh.kind(), state, limit(mesh.kind())) != Outcome::too_large;
       });
+      if (too_slow.value_or(false)) return;
     }
   }
 
@@ -160,7 +164,11 @@ class LayoutSearch {
 
   bool is_too_slow(const MeshChoice& mesh, const LayoutBounds& bounds) const {
     const double limit_s = limit(mesh.kind());
-    return limit_s < INFINITY && bounds.step_seconds() >= limit_s;
+    try {
+      return limit_s < INFINITY && bounds.step_seconds() >= limit_s;
+    } catch (const ConfigError&) {
+      return false;  // whoever plans it finds the law that it breaks
+    }
   }
 
   /// A bound of the memory that costs no look at the passes.
@@ -209,16 +217,16 @@ class LayoutSearch {
          });
   }
 
-  // A layout with the most recomputation, in ascending order of a bound of its memory.
+  // A layout with the most recomputation.
   struct Candidate {
     std::string kind;
     size_t pipeline;  // index of the passes that it shares with others
     Config config;
-    bool counts_passes;  // whether the bound of its memory counts them
+    enum { states, passes, few_microbatches } bound;  // what the bound of its memory counts; each counts more
   };
 
-  /// Finds the layout that needs least memory. The bound of most layouts counts no passes, because that is enough to
-  /// leave them out.
+  /// Finds the layout that needs least memory. Layouts are in ascending order of a bound of it, and the first one gets
+  /// the next better bound. Most are left out by a bound that costs little.
   void search_smallest(const std::vector<BoundedMesh>& meshes, const SearchProgress& progress) {
     std::vector<Config> pipelines;
     std::multimap<int64_t, Candidate> open;
@@ -229,7 +237,7 @@ class LayoutSearch {
       for (Config& pipeline : variants_.lean_pipelines(mesh)) {
         pipeline.activation_checkpoint = variants_.recomputations().back();
         for (const Config& config : variants_.states(mesh, pipeline)) {
-          open.emplace(least_state_bytes(config), Candidate{mesh.kind(), pipelines.size(), config, false});
+          open.emplace(least_state_bytes(config), Candidate{mesh.kind(), pipelines.size(), config, Candidate::states});
         }
         pipelines.push_back(pipeline);
       }
@@ -238,20 +246,43 @@ class LayoutSearch {
     for (int64_t done = 0; !open.empty(); ++done) {
       auto node = open.extract(open.begin());
       if (result_.smallest && node.key() >= result_.smallest->memory_bytes) return;
-      const Candidate& layout = node.mapped();
-      if (layout.counts_passes) {
+      Candidate& layout = node.mapped();
+      if (layout.bound == Candidate::few_microbatches) {
         add(layout.kind, layout.config);
+      } else if (layout.bound == Candidate::passes) {
+        const std::optional<int64_t> bytes = bytes_with_few_microbatches(layout.config);
+        if (!bytes) continue;
+        node.key() = std::max(node.key(), *bytes);
+        layout.bound = Candidate::few_microbatches;
+        open.insert(std::move(node));
       } else {
         const auto [found, is_new] = bounds.try_emplace(layout.pipeline);
         if (is_new) found->second = bounds_of(pipelines[layout.pipeline], variants_.recomputations().back());
         if (!found->second) continue;
         node.key() = found->second->memory_bytes(layout.config);
-        node.mapped().counts_passes = true;
+        layout.bound = Candidate::passes;
         open.insert(std::move(node));
       }
-      if (!progress) continue;
-      const auto end = result_.smallest ? open.lower_bound(result_.smallest->memory_bytes) : open.end();
-      progress(done, done + std::distance(open.begin(), end));
+      if (progress) progress(done, done + std::ssize(open));
+    }
+  }
+
+  /// Whether a plan of few microbatches costs much less than that of all.
+  bool has_many_microbatches(const Config& config) const {
+    const Config few = with_few_microbatches(config, facts_);
+    return 4 * few.training.global_batch_size <= config.training.global_batch_size;
+  }
+
+  /// The memory of the layout with few microbatches; nothing if it is illegal.
+  std::optional<int64_t> bytes_with_few_microbatches(const Config& config) {
+    try {
+      ++result_.planned;
+      const Config few = with_few_microbatches(config, facts_);
+      check_config(few, {.only_plans = true, .nccl = true, .no_ucx = {}});
+      return make_plan(few, facts_).largest_memory_bytes();
+    } catch (const ConfigError&) {
+      ++result_.refused;
+      return std::nullopt;
     }
   }
 

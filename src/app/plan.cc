@@ -39,12 +39,11 @@ void warn_about(const Plan& plan) {
 // Draws a progress bar if the search takes longer than two seconds, and another one if it then searches further.
 SearchProgress long_progress() {
   return [start = Clock::now(), draw = SearchProgress(), further = false](int64_t done, int64_t total) mutable {
-    if (!draw && seconds_since(start) < 2) return;
-    if (!draw) {
+    if (!draw && seconds_since(start) > 2) {
       draw = further ? make_progress_callback("searching further", "layouts")
                      : make_progress_callback("searching", "meshes");
     }
-    draw(done, total);
+    if (draw) draw(done, total);
     if (done == total) draw = {}, further = true;
   };
 }

@@ -288,19 +288,20 @@ Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const
   };
   Schedule equal = complete(schedule);
   const auto& p = sharding.config.parallelism;
-  if (p.pipeline_parallel_schedule.ends_with(".csv") || p.vocabulary_parallel == "interlaced") return equal;
+  const std::string& name = p.pipeline_parallel_schedule;
+  if (name.ends_with(".csv") || p.vocabulary_parallel == "interlaced") return equal;
+  if (!pipeline_schedule(name).uses_durations) return equal;
   const auto ranks = static_cast<int>(schedule.rows.size()), stages_of_rank = static_cast<int>(stages.size()) / ranks;
   StageFlops all;
   for (const StageFlops& stage : count_stage_flops(sharding.config, sharding.architecture, stages)) {
     all.forward += stage.forward, all.input += stage.input, all.weights += stage.weights;
   }
-  const Schedule fitted =
-      add_messages(pipeline_schedule(p.pipeline_parallel_schedule)
-                       .make({.ranks = ranks,
-                              .stages_per_rank = stages_of_rank,
-                              .microbatches = microbatch_count(schedule),
-                              .durations = Durations::of(all.forward, all.input, all.weights),
-                              .extra_warmup_forwards = count_extra_warmup_forwards(sharding.config, stages_of_rank)}));
+  const Schedule fitted = add_messages(pipeline_schedule(name).make(
+      {.ranks = ranks,
+       .stages_per_rank = stages_of_rank,
+       .microbatches = microbatch_count(schedule),
+       .durations = Durations::of(all.forward, all.input, all.weights),
+       .extra_warmup_forwards = count_extra_warmup_forwards(sharding.config, stages_of_rank)}));
   if (fitted == schedule) return equal;
   Schedule other = complete(fitted);
   const Timeline now = simulate(equal, durations), then = simulate(other, durations);

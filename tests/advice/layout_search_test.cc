@@ -2,6 +2,7 @@
 // user's keys, and says how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,6 +18,7 @@
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "config/table.h"
+#include "parallel/pipeline/plan.h"
 #include "tests/support/says.h"
 
 namespace orthant::layout_search_test {
@@ -158,6 +160,33 @@ TEST(LayoutSearch, BoundsAreBoundsWithLargeMessages) {
     const ModelParameters parameters(whole, facts);
     LayoutBounds bounds(whole, facts, parameters);
     EXPECT_LE(bounds.memory_bytes(config), make_plan(config, facts).largest_memory_bytes()) << stage;
+  }
+}
+
+// The bound of memory looks at the first microbatches only. It holds for steps of many, in every schedule, and equals
+// that of all of them.
+TEST(LayoutSearch, BoundsAreBoundsWithManyMicrobatches) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    for (const char* vocabulary : {"none", "algorithm_2"}) {
+      const auto config = [&](int microbatches) {
+        return config_of(4, {"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
+                             "parallelism.pipeline_parallel_schedule=" + std::string(schedule.name),
+                             std::string("parallelism.vocabulary_parallel=") + vocabulary,
+                             fmt::format("training.global_batch_size={}", microbatches)});
+      };
+      const auto bound = [&](int microbatches) {
+        const ModelParameters parameters(config(microbatches), facts);
+        return LayoutBounds(config(microbatches), facts, parameters).memory_bytes(config(microbatches));
+      };
+      EXPECT_LE(bound(61), make_plan(config(61), facts).largest_memory_bytes()) << schedule.name << vocabulary;
+      EXPECT_GT(bound(16), bound(2)) << schedule.name << vocabulary;
+      if (schedule.name != "gpipe") {
+        EXPECT_EQ(make_plan(config(16), facts).largest_memory_bytes(),
+                  make_plan(config(61), facts).largest_memory_bytes())
+            << schedule.name << vocabulary;
+      }
+    }
   }
 }
 

@@ -109,6 +109,22 @@ TEST(Stages, ByCostNoOthersBusiestRankDoesLess) {
   EXPECT_EQ(layers_of(plan), (std::vector<int64_t>{1, 2, 2, 2, 3, 3, 3, 0}));
 }
 
+// The order of passes depends on durations only where the schedule says so. Control: one order does.
+TEST(Stages, AreOrderedByDurationsOnlyIfTheScheduleSaysSo) {
+  bool any_differs = false;
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    const PipelineShape equal{.ranks = 4, .stages_per_rank = schedule.stages_per_rank, .microbatches = 12};
+    for (const auto& [forward, input, weights] : {std::tuple(1.0, 3.0, 0.2), {3, 1, 1}, {1, 1, 3}}) {
+      PipelineShape other = equal;
+      other.durations = Durations::of(forward, input, weights);
+      const bool differs = schedule.make(equal) != schedule.make(other);
+      EXPECT_TRUE(!differs || schedule.uses_durations) << schedule.name;
+      any_differs = any_differs || differs;
+    }
+  }
+  EXPECT_TRUE(any_differs);
+}
+
 // With fewer layers than stages, the last stages have none. Every schedule is legal, down to 3 layers on 4 ranks.
 TEST(Stages, MayBeWithoutLayers) {
   for (const PipelineSchedule& schedule : pipeline_schedules()) {

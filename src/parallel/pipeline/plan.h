@@ -25,6 +25,7 @@ struct PipelineSchedule {
   std::string_view meaning;
   int stages_per_rank;  // default number of stages per rank
   bool any_stages;      // whether other numbers of stages per rank are allowed
+  bool uses_durations;  // whether the order of its passes depends on their durations
   /// Throws LogicError if ranks or microbatches are below 1, or if `extra_warmup_forwards` is negative.
   Schedule (*make)(const PipelineShape& shape);
 };
