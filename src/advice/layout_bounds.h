@@ -45,7 +45,7 @@ struct ModelParameters {
 /// stage of ZeRO. Throws ConfigError if the mesh is illegal.
 int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
 
-/// The run with as many microbatches as fill its pipeline, if it has more. With more of them, no rank holds less.
+/// The run with no more microbatches than fill its pipeline. With more of them, no rank holds less.
 Config with_few_microbatches(Config config, const RunFacts& facts);
 
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.

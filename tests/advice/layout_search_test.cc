@@ -1,11 +1,10 @@
-// The search of layouts: its bounds are bounds, it finds the winner of an exhaustive search on a small space, keeps the
+// The search of layouts: it finds the winner of an exhaustive search on a small space, keeps the
 // user's keys, and says how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,78 +12,16 @@
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
 #include "advice/auto_layout.h"
-#include "advice/layout_bounds.h"
 #include "advice/tensor_choices.h"
-#include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "config/table.h"
-#include "parallel/pipeline/plan.h"
 #include "tests/support/says.h"
+#include "tests/support/searched_layouts.h"
 
 namespace orthant::layout_search_test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Config config_of(int ranks, Words words = {}) {
-  words.insert(words.begin(),
-               {"run.ranks=" + std::to_string(ranks), "run.device=cuda", "training.dtype=bfloat16",
-                "model.vocab_size=32000", "model.hidden_size=2048", "model.intermediate_size=5632",
-                "model.num_attention_heads=16", "model.num_key_value_heads=8", "model.head_dim=128",
-                "model.num_hidden_layers=8", "model.max_position_embeddings=4096", "training.seq_len=4096",
-                "training.local_batch_size=1", "training.global_batch_size=16", "validation.freq=0"});
-  return parse_config("", "run.toml", words);
-}
-
-RunFacts facts_on(const Hardware& hardware, int ranks) {
-  return {.ranks = ranks, .vocab_size = 32000, .hardware = std::make_shared<const Hardware>(hardware)};
-}
-
-Hardware h100_of(double memory_gib) {
-  Hardware h100 = load_hardware("h100-8x");
-  h100.device.memory_bytes = memory_gib * 0x1p30;
-  return h100;
-}
-
-// Calls visit(config) for all combinations of the searched keys in a smaller space: 1-D tensor meshes, pipelines,
-// Ulysses and rings on 4 ranks.
-template <typename Visit>
-void for_each_layout(const Config& base, Visit&& visit) {
-  for (const auto& [tensor, pipeline, ulysses, ring] : std::vector<std::array<int, 4>>{{1, 1, 1, 1},
-                                                                                     {2, 1, 1, 1},
-                                                                                     {4, 1, 1, 1},
-                                                                                     {1, 2, 1, 1},
-                                                                                     {1, 4, 1, 1},
-                                                                                     {2, 2, 1, 1},
-                                                                                     {1, 1, 2, 1},
-                                                                                     {1, 1, 1, 2},
-                                                                                     {1, 2, 1, 2},
-                                                                                     {1, 1, 2, 2},
-                                                                                     {1, 1, 4, 1},
-                                                                                     {1, 1, 1, 4},
-                                                                                     {2, 1, 2, 1},
-                                                                                     {2, 1, 1, 2},
-                                                                                     {1, 2, 2, 1}}) {
-    for (const auto& [stage, reshard] : std::vector<std::pair<int, std::string>>{
-             {0, "step"}, {1, "step"}, {2, "step"}, {3, "step"}, {3, "never"}, {3, "microbatch"}}) {
-      for (const ActivationCheckpointConfig& recompute :
-           {ActivationCheckpointConfig{.mode = "none"},
-            ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "swiglu"}},
-            ActivationCheckpointConfig{.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
-            ActivationCheckpointConfig{.mode = "full"}}) {
-        Config config = base;
-        config.parallelism.tensor_parallel_degree = tensor;
-        config.parallelism.pipeline_parallel_degree = pipeline;
-        config.parallelism.context_parallel_ulysses = ulysses;
-        config.parallelism.context_parallel_ring = ring;
-        config.parallelism.zero_stage = stage;
-        config.parallelism.zero_reshard = reshard;
-        config.activation_checkpoint = recompute;
-        visit(config);
-      }
-    }
-  }
-}
+using namespace searched_layouts;
 
 // The shortest step that fits.
 double exhaustive(const Config& base, const RunFacts& facts) {
@@ -97,97 +34,6 @@ double exhaustive(const Config& base, const RunFacts& facts) {
     }
   });
   return best;
-}
-
-// The bounds hold for every layout, with every schedule and placement. Controls: they are not trivial, and 1.3 times
-// the bound of the time is no bound.
-TEST(LayoutSearch, BoundsAreBounds) {
-  const RunFacts facts = facts_on(h100_of(80), 4);
-  double nearest_time = 0, nearest_memory = 0;
-  int64_t planned = 0;
-  for (const Words& words : std::vector<Words>{
-           {"parallelism.pipeline_parallel_schedule=1f1b"},
-           {"parallelism.pipeline_parallel_schedule=zb_v", "parallelism.vocabulary_parallel=algorithm_2"},
-           {"parallelism.pipeline_parallel_schedule=zb_h1", "parallelism.vocabulary_parallel=redistribution"},
-           {"training.global_batch_size=7", "training.local_batch_size=2"},
-           // messages that are large compared with the gradients of a block
-           {"parallelism.pipeline_parallel_schedule=interleaved_1f1b", "model.hidden_size=256",
-            "model.intermediate_size=512", "model.head_dim=16", "model.max_position_embeddings=32768",
-            "training.seq_len=32768"},
-           {"model.positions=learned", "parallelism.vocabulary_parallel=algorithm_1"},
-           {"model.tie_word_embeddings=true"},
-           {"training.dtype=float32", "optimizer.name=muon"}}) {
-    Config base = config_of(4);
-    base = parse_config(print_config(base), "run.toml", words);
-    for_each_layout(base, [&](const Config& config) {
-      try {
-        const Plan plan = make_plan(config, facts);
-        // As in the search, which makes the bounds before it chooses the stage of ZeRO.
-        Config whole = config;
-        set_zero(whole.parallelism, 0);
-        const ModelParameters parameters(whole, facts);
-        LayoutBounds bounds(whole, facts, parameters);
-        const double seconds =
-            std::max(step_seconds_bound(config, facts), bounds.step_seconds()) / plan.step_time->seconds;
-        const double memory =
-            static_cast<double>(bounds.memory_bytes(config)) / static_cast<double>(plan.largest_memory_bytes());
-        EXPECT_LE(state_bytes_bound(config, facts, parameters), plan.largest_memory_bytes()) << plan.mesh_and_kind();
-        EXPECT_LE(seconds, 1) << plan.mesh_and_kind() << " " << words.front();
-        EXPECT_LE(memory, 1) << plan.mesh_and_kind() << " " << words.front();
-        nearest_time = std::max(nearest_time, seconds), nearest_memory = std::max(nearest_memory, memory);
-        ++planned;
-      } catch (const ConfigError&) {  // this layout is illegal
-      }
-    });
-  }
-  EXPECT_GT(planned, 500);
-  EXPECT_GT(1.3 * nearest_time, 1);
-  EXPECT_GT(3 * nearest_memory, 1);
-}
-
-// With gradients by unit, a receive may be posted later than without, which counts where messages are larger than the
-// gradients of a block.
-TEST(LayoutSearch, BoundsAreBoundsWithLargeMessages) {
-  const RunFacts facts = facts_on(h100_of(80), 8);
-  for (const char* stage : {"0", "1", "2", "3"}) {
-    const Config config = config_of(
-        8, {"model.hidden_size=256", "model.intermediate_size=512", "model.head_dim=16", "model.num_hidden_layers=24",
-            "model.max_position_embeddings=131072", "training.seq_len=131072", "activation_checkpoint.mode=full",
-            "parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_schedule=interleaved_1f1b",
-            std::string("parallelism.zero_stage=") + stage});
-    Config whole = config;
-    set_zero(whole.parallelism, 0);
-    const ModelParameters parameters(whole, facts);
-    LayoutBounds bounds(whole, facts, parameters);
-    EXPECT_LE(bounds.memory_bytes(config), make_plan(config, facts).largest_memory_bytes()) << stage;
-  }
-}
-
-// The bound of memory looks at the first microbatches only. It holds for steps of many, in every schedule, and equals
-// that of all of them.
-TEST(LayoutSearch, BoundsAreBoundsWithManyMicrobatches) {
-  const RunFacts facts = facts_on(h100_of(80), 4);
-  for (const PipelineSchedule& schedule : pipeline_schedules()) {
-    for (const char* vocabulary : {"none", "algorithm_2"}) {
-      const auto config = [&](int microbatches) {
-        return config_of(4, {"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
-                             "parallelism.pipeline_parallel_schedule=" + std::string(schedule.name),
-                             std::string("parallelism.vocabulary_parallel=") + vocabulary,
-                             fmt::format("training.global_batch_size={}", microbatches)});
-      };
-      const auto bound = [&](int microbatches) {
-        const ModelParameters parameters(config(microbatches), facts);
-        return LayoutBounds(config(microbatches), facts, parameters).memory_bytes(config(microbatches));
-      };
-      EXPECT_LE(bound(61), make_plan(config(61), facts).largest_memory_bytes()) << schedule.name << vocabulary;
-      EXPECT_GT(bound(16), bound(2)) << schedule.name << vocabulary;
-      if (schedule.name != "gpipe") {
-        EXPECT_EQ(make_plan(config(16), facts).largest_memory_bytes(),
-                  make_plan(config(61), facts).largest_memory_bytes())
-            << schedule.name << vocabulary;
-      }
-    }
-  }
 }
 
 // A run file that --search has written sets every key. A search of it finds that one layout again.

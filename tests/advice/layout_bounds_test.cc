@@ -1,0 +1,108 @@
+// Bounds of time and memory are bounds, for every layout of a small space. Controls: they are not trivial, and 1.3
+// times the bound of the time is no bound.
+#include "advice/layout_bounds.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "advice/zero_choices.h"
+#include "base/errors.h"
+#include "parallel/pipeline/plan.h"
+#include "tests/support/searched_layouts.h"
+
+namespace orthant::layout_bounds_test {
+namespace {
+
+using namespace searched_layouts;
+
+TEST(LayoutBounds, AreBounds) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  double nearest_time = 0, nearest_memory = 0;
+  int64_t planned = 0;
+  for (const Words& words : std::vector<Words>{
+           {"parallelism.pipeline_parallel_schedule=1f1b"},
+           {"parallelism.pipeline_parallel_schedule=zb_v", "parallelism.vocabulary_parallel=algorithm_2"},
+           {"parallelism.pipeline_parallel_schedule=zb_h1", "parallelism.vocabulary_parallel=redistribution"},
+           {"training.global_batch_size=7", "training.local_batch_size=2"},
+           // messages that are large compared with the gradients of a block
+           {"parallelism.pipeline_parallel_schedule=interleaved_1f1b", "model.hidden_size=256",
+            "model.intermediate_size=512", "model.head_dim=16", "model.max_position_embeddings=32768",
+            "training.seq_len=32768"},
+           {"model.positions=learned", "parallelism.vocabulary_parallel=algorithm_1"},
+           {"model.tie_word_embeddings=true"},
+           {"training.dtype=float32", "optimizer.name=muon"}}) {
+    Config base = config_of(4);
+    base = parse_config(print_config(base), "run.toml", words);
+    for_each_layout(base, [&](const Config& config) {
+      try {
+        const Plan plan = make_plan(config, facts);
+        // As in the search, which makes the bounds before it chooses the stage of ZeRO.
+        Config whole = config;
+        set_zero(whole.parallelism, 0);
+        const ModelParameters parameters(whole, facts);
+        LayoutBounds bounds(whole, facts, parameters);
+        const double seconds =
+            std::max(step_seconds_bound(config, facts), bounds.step_seconds()) / plan.step_time->seconds;
+        const double memory =
+            static_cast<double>(bounds.memory_bytes(config)) / static_cast<double>(plan.largest_memory_bytes());
+        EXPECT_LE(state_bytes_bound(config, facts, parameters), plan.largest_memory_bytes()) << plan.mesh_and_kind();
+        EXPECT_LE(seconds, 1) << plan.mesh_and_kind() << " " << words.front();
+        EXPECT_LE(memory, 1) << plan.mesh_and_kind() << " " << words.front();
+        nearest_time = std::max(nearest_time, seconds), nearest_memory = std::max(nearest_memory, memory);
+        ++planned;
+      } catch (const ConfigError&) {  // this layout is illegal
+      }
+    });
+  }
+  EXPECT_GT(planned, 500);
+  EXPECT_GT(1.3 * nearest_time, 1);
+  EXPECT_GT(3 * nearest_memory, 1);
+}
+
+// With gradients by unit, a receive may be posted later than without, which counts where messages are larger than the
+// gradients of a block.
+TEST(LayoutBounds, AreBoundsWithLargeMessages) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    const Config config = config_of(
+        8, {"model.hidden_size=256", "model.intermediate_size=512", "model.head_dim=16", "model.num_hidden_layers=24",
+            "model.max_position_embeddings=131072", "training.seq_len=131072", "activation_checkpoint.mode=full",
+            "parallelism.pipeline_parallel_degree=4", "parallelism.pipeline_parallel_schedule=interleaved_1f1b",
+            std::string("parallelism.zero_stage=") + stage});
+    Config whole = config;
+    set_zero(whole.parallelism, 0);
+    const ModelParameters parameters(whole, facts);
+    LayoutBounds bounds(whole, facts, parameters);
+    EXPECT_LE(bounds.memory_bytes(config), make_plan(config, facts).largest_memory_bytes()) << stage;
+  }
+}
+
+// The bound of memory looks at the first microbatches only. It holds for steps of many, in every schedule, and equals
+// that of all of them.
+TEST(LayoutBounds, AreBoundsWithManyMicrobatches) {
+  const RunFacts facts = facts_on(h100_of(80), 4);
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    for (const char* vocabulary : {"none", "algorithm_2"}) {
+      const auto config = [&](int microbatches) {
+        return config_of(4, {"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
+                             "parallelism.pipeline_parallel_schedule=" + std::string(schedule.name),
+                             std::string("parallelism.vocabulary_parallel=") + vocabulary,
+                             fmt::format("training.global_batch_size={}", microbatches)});
+      };
+      const auto bound = [&](int microbatches) {
+        const ModelParameters parameters(config(microbatches), facts);
+        return LayoutBounds(config(microbatches), facts, parameters).memory_bytes(config(microbatches));
+      };
+      EXPECT_LE(bound(61), make_plan(config(61), facts).largest_memory_bytes()) << schedule.name << vocabulary;
+      EXPECT_GT(bound(16), bound(2)) << schedule.name << vocabulary;
+      if (schedule.name != "gpipe") {
+        EXPECT_EQ(make_plan(config(16), facts).largest_memory_bytes(),
+                  make_plan(config(61), facts).largest_memory_bytes())
+            << schedule.name << vocabulary;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant::layout_bounds_test
