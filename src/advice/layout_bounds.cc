@@ -9,6 +9,7 @@
 
 #include "advice/zero_choices.h"
 #include "config/from_config.h"
+#include "parallel/pipeline/plan.h"
 #include "plan/microbatch_memory.h"
 #include "plan/pass_time.h"
 #include "schedule/row_memory.h"
@@ -162,12 +163,17 @@ int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const Mod
 }
 
 Config with_few_microbatches(Config config, const RunFacts& facts) {
-  const auto& p = config.parallelism;
-  if (p.pipeline_parallel_schedule.ends_with(".csv")) return config;
-  const Mesh mesh = make_mesh(config, facts.ranks);
-  const int64_t enough = 4 * mesh.axis_size(kPipeline), shards = mesh.group_size(batch_axes(mesh));
-  int64_t& sequences = config.training.global_batch_size;
-  sequences = std::min(sequences, shards * config.training.local_batch_size * enough);
+  const std::string& schedule = config.parallelism.pipeline_parallel_schedule;
+  if (schedule.ends_with(".csv")) return config;
+  const Sharding sharding = make_sharding(config, facts);
+  const int pipeline = sharding.mesh.axis_size(kPipeline);
+  if (pipeline > 1 && pipeline_schedule(schedule).uses_durations) return config;
+  int64_t &local_batch = config.training.local_batch_size, &global_batch = config.training.global_batch_size;
+  const auto enough = static_cast<size_t>(4 * pipeline);
+  const std::vector<Range>& all = sharding.data_shards.back().microbatches;
+  if (all.size() <= enough || all[enough - 1].size() == 0) return config;
+  local_batch = all[enough - 1].size();
+  global_batch = std::ssize(sharding.data_shards) * static_cast<int64_t>(enough) * local_batch;
   return config;
 }
 
@@ -188,8 +194,8 @@ LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const Mo
 }
 
 double LayoutBounds::step_seconds() const {
-  const Pipeline whole = make_pipeline(make_sharding(config_, pipeline_.facts));
-  const Timeline timeline = simulate(whole.passes, pass_seconds(whole, whole.stages));
+  const Pipeline full = make_pipeline(make_sharding(config_, pipeline_.facts));
+  const Timeline timeline = simulate(full.passes, pass_seconds(full, full.stages));
   double last = 0;
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last = std::max(last, span.end);

@@ -45,7 +45,8 @@ struct ModelParameters {
 /// stage of ZeRO. Throws ConfigError if the mesh is illegal.
 int64_t state_bytes_bound(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
 
-/// The run with no more microbatches than fill its pipeline. With more of them, no rank holds less.
+/// The run with 4 microbatches for each pipeline rank, which are no larger than its first ones, if it has more. No rank
+/// of the run itself then holds less. A run whose order of passes depends on their durations is returned as it is.
 Config with_few_microbatches(Config config, const RunFacts& facts);
 
 /// Bounds of the layouts with one order of passes and one recomputation, which differ in ZeRO only.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -23,7 +24,7 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kRefined = 12;  // layouts whose schedule and placement of the vocabulary are varied further
+constexpr size_t kRefined = 12;  // layouts that are varied further
 
 class LayoutSearch {
  public:
@@ -40,7 +41,7 @@ class LayoutSearch {
       variants_.allow_idle_ranks();
       search_space(progress);
     }
-    std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
+    sort_fitting();
     return std::move(result_);
   }
 
@@ -48,15 +49,26 @@ class LayoutSearch {
   using BoundedMesh = std::pair<double, MeshChoice>;  // a lower bound of the step, and the mesh
 
   void search_space(const SearchProgress& progress) {
-    const std::vector<BoundedMesh> meshes = sorted_meshes();
-    search_meshes(meshes, progress);
-    refine();
-    if (result_.fitting.empty()) search_smallest(meshes, progress);
+    std::vector<BoundedMesh> meshes;
+    for (const bool beyond_hosts : {false, true}) {
+      meshes = sorted_meshes({.idle_ranks = variants_.allows_idle_ranks(), .beyond_hosts = beyond_hosts});
+      search_meshes(meshes, progress);
+      refine();
+      if (!result_.fitting.empty()) return;
+    }
+    search_smallest(meshes, progress);
   }
 
-  std::vector<BoundedMesh> sorted_meshes() {
+  /// By step time, then by memory.
+  void sort_fitting() {
+    std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) {
+      return std::pair(found.time.seconds, found.memory_bytes);
+    });
+  }
+
+  std::vector<BoundedMesh> sorted_meshes(const MeshSpace& space) {
     std::vector<BoundedMesh> meshes;
-    for (const MeshChoice& mesh : mesh_choices(base_, facts_, variants_.allows_idle_ranks())) {
+    for (const MeshChoice& mesh : mesh_choices(base_, facts_, space)) {
       try {
         meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
       } catch (const ConfigError&) {
@@ -113,7 +125,7 @@ class LayoutSearch {
         if (!too_slow) too_slow = is_too_slow(mesh, *bounds);
         if (*too_slow) return false;
         state.activation_checkpoint = setting;
-        if (has_many_microbatches(state) && !may_fit(bytes_with_few_microbatches(state).value_or(0))) return false;
+        if (!may_fit(bytes_with_few_microbatches(state))) return false;
         return add(mesh.kind(), state, limit(mesh.kind())) != Outcome::too_large;
       });
       if (too_slow.value_or(false)) return;
@@ -187,34 +199,35 @@ class LayoutSearch {
   }
   bool may_fit(int64_t bytes) const { return bytes <= memory_limit(); }
 
-  /// Plans the best pipelines again with the other schedules and placements of the vocabulary.
+  /// Plans the best layouts again: pipelines with the other schedules and placements of the vocabulary, and then all
+  /// with other copies of sharded states, and with other recomputations.
   void refine() {
-    std::ranges::stable_sort(result_.fitting, {}, [](const FoundLayout& found) { return found.time.seconds; });
-    std::vector<std::pair<std::string, Config>> best;
-    for (const FoundLayout& found : result_.fitting) {
-      if (found.config.parallelism.pipeline_parallel_degree > 1 && best.size() < kRefined) {
-        best.emplace_back(found.kind, found.config);
-      }
+    const auto is_pipeline = [](const Config& config) { return config.parallelism.pipeline_parallel_degree > 1; };
+    for (const auto& [kind, config] : best_layouts(is_pipeline, false)) {
+      for (const Config& other : variants_.pipelines(config)) add(kind, other);
     }
-    const auto vary = [&](const std::string& key, const std::vector<std::pair<std::string, int>>& values,
-                          const auto& change) {
-      if (base_.is_set(key)) return;
-      for (const auto& [kind, config] : best) {
-        for (const auto& [value, stages] : values) {
-          if (!variants_.has_layers_for(stages, config.parallelism.pipeline_parallel_degree)) continue;
-          Config other = config;
-          change(other.parallelism, value, stages);
-          add(kind, other);
-        }
-      }
-    };
-    vary("parallelism.vocabulary_parallel", {{"redistribution", 1}, {"algorithm_1", 1}, {"algorithm_2", 1}},
-         [](ParallelismConfig& p, const std::string& value, int) { p.vocabulary_parallel = value; });
-    vary("parallelism.pipeline_parallel_schedule", {{"interleaved_1f1b", 4}, {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}},
-         [](ParallelismConfig& p, const std::string& value, int stages) {
-           p.pipeline_parallel_schedule = value;
-           p.pipeline_parallel_stages_per_rank = stages == 4 ? stages : 0;
-         });
+    const auto any = [](const Config&) { return true; };
+    for (const auto& [kind, config] : best_layouts(any, true)) {
+      for (const Config& other : variants_.copies(config)) add(kind, other, limit(kind));
+    }
+    for (const auto& [kind, config] : best_layouts(any, true)) {
+      for (const Config& other : variants_.partial_recomputations(config)) add(kind, other, limit(kind));
+    }
+  }
+
+  /// The kinds and configs of the best layouts that are wanted, and with `of_each_kind` the best one of each kind.
+  std::vector<std::pair<std::string, Config>> best_layouts(const std::function<bool(const Config&)>& wanted,
+                                                           bool of_each_kind) {
+    sort_fitting();
+    std::vector<std::pair<std::string, Config>> best;
+    std::set<std::string> kinds;
+    size_t count = 0;
+    for (const FoundLayout& found : result_.fitting) {
+      if (!wanted(found.config)) continue;
+      const bool is_new = kinds.insert(found.kind).second;
+      if (count++ < kRefined || (is_new && of_each_kind)) best.emplace_back(found.kind, found.config);
+    }
+    return best;
   }
 
   // A layout with the most recomputation.
@@ -222,7 +235,7 @@ class LayoutSearch {
     std::string kind;
     size_t pipeline;  // index of the passes that it shares with others
     Config config;
-    enum { states, passes, few_microbatches } bound;  // what the bound of its memory counts; each counts more
+    enum { state_bytes, passes, few_microbatches } bound;  // what the bound of its memory counts; each counts more
   };
 
   /// Finds the layout that needs least memory. Layouts are in ascending order of a bound of it, and the first one gets
@@ -237,7 +250,8 @@ class LayoutSearch {
       for (Config& pipeline : variants_.lean_pipelines(mesh)) {
         pipeline.activation_checkpoint = variants_.recomputations().back();
         for (const Config& config : variants_.states(mesh, pipeline)) {
-          open.emplace(least_state_bytes(config), Candidate{mesh.kind(), pipelines.size(), config, Candidate::states});
+          open.emplace(least_state_bytes(config),
+                       Candidate{mesh.kind(), pipelines.size(), config, Candidate::state_bytes});
         }
         pipelines.push_back(pipeline);
       }
@@ -245,14 +259,15 @@ class LayoutSearch {
     std::map<size_t, std::optional<LayoutBounds>> bounds;
     for (int64_t done = 0; !open.empty(); ++done) {
       auto node = open.extract(open.begin());
-      if (result_.smallest && node.key() >= result_.smallest->memory_bytes) return;
+      if (result_.smallest && node.key() >= result_.smallest->memory_bytes) {
+        if (progress) progress(done, done);
+        return;
+      }
       Candidate& layout = node.mapped();
       if (layout.bound == Candidate::few_microbatches) {
         add(layout.kind, layout.config);
       } else if (layout.bound == Candidate::passes) {
-        const std::optional<int64_t> bytes = bytes_with_few_microbatches(layout.config);
-        if (!bytes) continue;
-        node.key() = std::max(node.key(), *bytes);
+        node.key() = std::max(node.key(), bytes_with_few_microbatches(layout.config));
         layout.bound = Candidate::few_microbatches;
         open.insert(std::move(node));
       } else {
@@ -267,22 +282,16 @@ class LayoutSearch {
     }
   }
 
-  /// Whether a plan of few microbatches costs much less than that of all.
-  bool has_many_microbatches(const Config& config) const {
-    const Config few = with_few_microbatches(config, facts_);
-    return 4 * few.training.global_batch_size <= config.training.global_batch_size;
-  }
-
-  /// The memory of the layout with few microbatches; nothing if it is illegal.
-  std::optional<int64_t> bytes_with_few_microbatches(const Config& config) {
+  /// The memory of the layout with few microbatches, if it has many: a plan of them costs much less. Otherwise, and if
+  /// it is illegal, 0.
+  int64_t bytes_with_few_microbatches(const Config& config) const {
     try {
-      ++result_.planned;
       const Config few = with_few_microbatches(config, facts_);
+      if (4 * few.training.global_batch_size > config.training.global_batch_size) return 0;
       check_config(few, {.only_plans = true, .nccl = true, .no_ucx = {}});
       return make_plan(few, facts_).largest_memory_bytes();
     } catch (const ConfigError&) {
-      ++result_.refused;
-      return std::nullopt;
+      return 0;  // whoever plans all of them finds the law that it breaks
     }
   }
 
@@ -369,6 +378,7 @@ const std::vector<std::string>& searched_keys() {
                                                 "parallelism.vocabulary_parallel",
                                                 "activation_checkpoint.mode",
                                                 "activation_checkpoint.operations",
+                                                "activation_checkpoint.layers",
                                                 "training.local_batch_size"};
   return keys;
 }

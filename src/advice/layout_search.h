@@ -7,9 +7,12 @@
 //   2. Each is planned with three schedules and all stages of ZeRO, and with the least recomputation that fits. It is
 //      left out if a bound of its time is not below the tenth best step, unless no layout of its kind fits yet, or if
 //      a bound of its memory does not fit. The winner is the best of this space.
-//   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary.
+//   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary. Then the
+//      best layouts, and the best one of each kind, are planned again with other numbers of copies of the states that
+//      ZeRO shards, and with recomputation of other operations.
 //
-// If no layout is legal in which all ranks have work, layouts with idle ranks are searched.
+// If nothing fits, tensor axes that are longer than a host are tried, too. If no layout is legal in which all ranks
+// have work, layouts with idle ranks are searched.
 //
 // Nothing proves that the third part finds the best; docs/plan-errors.md states how true the seconds are.
 #pragma once
@@ -49,7 +52,7 @@ struct SearchResult {
 };
 
 /// Receives the numbers of meshes that a search is done with, and of all meshes. If nothing fits, it then receives the
-/// same numbers of the layouts among which the smallest is sought.
+/// number of bounds that the search of the smallest layout has computed, and that number with the open layouts.
 using SearchProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls `progress`, if it is given,

@@ -1,5 +1,6 @@
 #include "advice/layout_variants.h"
 
+#include "advice/candidates.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "config/from_config.h"
@@ -62,6 +63,61 @@ std::vector<ActivationCheckpointConfig> LayoutVariants::recomputations() const {
           {.mode = "selective", .operations = {"norms", "swiglu"}},
           {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
           {.mode = "full"}};
+}
+
+std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
+  std::vector<Config> all;
+  const auto add = [&](const std::string& key, int stages, const auto& change) {
+    if (base_.is_set(key) || !has_layers_for(stages, config.parallelism.pipeline_parallel_degree)) return;
+    change(all.emplace_back(config).parallelism);
+  };
+  for (const char* placement : {"redistribution", "algorithm_1", "algorithm_2"}) {
+    add("parallelism.vocabulary_parallel", 1, [&](ParallelismConfig& p) { p.vocabulary_parallel = placement; });
+  }
+  for (const auto& [schedule, stages] : {std::pair("interleaved_1f1b", 4), {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}}) {
+    add("parallelism.pipeline_parallel_schedule", stages, [&](ParallelismConfig& p) {
+      p.pipeline_parallel_schedule = schedule;
+      p.pipeline_parallel_stages_per_rank = stages == 4 ? stages : 0;
+    });
+  }
+  return all;
+}
+
+std::vector<Config> LayoutVariants::copies(const Config& config) const {
+  const auto& p = config.parallelism;
+  std::vector<Config> all;
+  if (base_.is_set("parallelism.data_parallel_replicate_degree") ||
+      base_.is_set("parallelism.data_parallel_shard_degree") || p.data_parallel_degree == 1) {
+    return all;
+  }
+  const auto add = [&](int64_t stage, const std::string& reshard, int64_t copies) {
+    if (base_.is_set("parallelism.zero_stage") && stage != base_.parallelism.zero_stage) return;
+    if (base_.is_set("parallelism.zero_reshard") && reshard != base_.parallelism.zero_reshard) return;
+    ParallelismConfig& other = all.emplace_back(config).parallelism;
+    other.zero_stage = stage, other.zero_reshard = reshard, other.data_parallel_replicate_degree = copies;
+  };
+  for (const int64_t copies : divisors_of(p.data_parallel_degree)) {
+    if (copies == 1 || copies == p.data_parallel_degree) continue;
+    if (p.zero_stage == 1 || p.zero_stage == 2) add(p.zero_stage, p.zero_reshard, copies);
+    for (const char* reshard : {"never", "microbatch"}) add(3, reshard, copies);
+  }
+  return all;
+}
+
+std::vector<Config> LayoutVariants::partial_recomputations(const Config& config) const {
+  std::vector<Config> all;
+  if (base_.is_set("activation_checkpoint.mode")) return all;
+  const auto add = [&](std::vector<std::string> operations, int64_t layers) {
+    all.emplace_back(config).activation_checkpoint = {
+        .mode = "selective", .operations = std::move(operations), .layers = layers};
+  };
+  for (const int64_t layers : {1, 2}) {
+    add({"norms"}, layers);
+    add({"swiglu"}, layers);
+    add({"norms", "mlp"}, layers);
+  }
+  add({"norms", "swiglu"}, 2);
+  return all;
 }
 
 std::vector<Config> LayoutVariants::lean_pipelines(const MeshChoice& mesh) const {

@@ -24,6 +24,12 @@ class LayoutVariants {
   std::vector<Config> states(const MeshChoice& mesh, const Config& config) const;
   /// From no recomputation to the most.
   std::vector<ActivationCheckpointConfig> recomputations() const;
+  /// A pipeline with the other placements of the vocabulary, and with the other schedules.
+  std::vector<Config> pipelines(const Config& config) const;
+  /// A layout with every other number of copies of the states that ZeRO shards.
+  std::vector<Config> copies(const Config& config) const;
+  /// A layout that recomputes other operations than recomputations() lists, or those of every second layer.
+  std::vector<Config> partial_recomputations(const Config& config) const;
   /// The mesh with the schedules and the placements of the vocabulary that need least memory.
   std::vector<Config> lean_pipelines(const MeshChoice& mesh) const;
 

@@ -20,7 +20,7 @@ std::vector<int64_t> choices(const Config& base, const std::string& key, std::ve
 }
 
 // Tensor meshes: one rank, kind 1d with and without sequence parallelism, and the others with several rows.
-std::vector<TensorPlan> tensor_plans(const Config& base, const RunFacts& facts) {
+std::vector<TensorPlan> tensor_plans(const Config& base, const RunFacts& facts, bool beyond_hosts) {
   const auto& p = base.parallelism;
   const bool has_mesh = p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d";
   if (has_mesh) {
@@ -31,9 +31,11 @@ std::vector<TensorPlan> tensor_plans(const Config& base, const RunFacts& facts) 
   for (const int64_t ranks :
        choices(base, "parallelism.tensor_parallel_degree", divisors_of(facts.ranks), p.tensor_parallel_degree)) {
     const bool given = base.is_set("parallelism.tensor_parallel_degree");
-    if (!given && ranks > facts.hardware->device.per_host) break;  // its messages are in every layer
+    const bool is_in_host = ranks <= facts.hardware->device.per_host;
+    if (!given && !is_in_host && !beyond_hosts) break;  // its messages are in every layer
     for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
       const bool is_1d = plan.stream != StreamSharding::width;
+      if (!given && !is_in_host && !is_1d) continue;
       // With one row, columns are those of kind 1d with more messages, and the depth is data parallelism.
       if (!given && plan.stream == StreamSharding::width && plan.rows == 1) continue;
       if (ranks == 1 && plan.stream != StreamSharding::tokens) continue;
@@ -85,7 +87,7 @@ std::string MeshChoice::kind() const {
   return join(axes, " + ");
 }
 
-std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, bool allows_idle_ranks) {
+std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, const MeshSpace& space) {
   std::vector<MeshChoice> found;
   const auto& p = base.parallelism;
   const auto all = divisors_of(facts.ranks);
@@ -95,7 +97,7 @@ std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, 
   std::vector<int64_t> batches;
   for (int64_t size = 1; size <= kMostLocalBatch; size *= 2) batches.push_back(size);
   batches = choices(base, "training.local_batch_size", batches, base.training.local_batch_size);
-  for (const TensorPlan& tensor : tensor_plans(base, facts)) {
+  for (const TensorPlan& tensor : tensor_plans(base, facts, space.beyond_hosts)) {
     for (const int64_t pipeline : pipelines) {
       for (const int64_t heads : ulysses) {
         for (const int64_t ring : rings) {
@@ -108,7 +110,7 @@ std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, 
                                   .ring = ring,
                                   .data = facts.ranks / used,
                                   .local_batch = local_batch};
-            if (is_legal(base, mesh, allows_idle_ranks)) found.push_back(mesh);
+            if (is_legal(base, mesh, space.idle_ranks)) found.push_back(mesh);
           }
         }
       }

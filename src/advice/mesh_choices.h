@@ -19,10 +19,16 @@ struct MeshChoice {
   std::string kind() const;
 };
 
+/// Meshes that a search tries in addition.
+struct MeshSpace {
+  bool idle_ranks = false;    // data ranks without sequences, and pipeline ranks without layers
+  bool beyond_hosts = false;  // tensor axes of kind 1d that are longer than a host
+};
+
 /// Returns the meshes of facts.ranks ranks that keep the laws of meshes and batches, with microbatches of 1, 2, 4 and 8
-/// sequences. Tensor axes are not longer than a host, unless the user has set them. Unless `allows_idle_ranks`, all
-/// data ranks have sequences and all pipeline ranks layers. Requires facts.hardware.
-std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, bool allows_idle_ranks = false);
+/// sequences. Tensor axes are not longer than a host, unless the user has set them. All data ranks have sequences and
+/// all pipeline ranks layers. `space` has exceptions. Requires facts.hardware.
+std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, const MeshSpace& space = {});
 
 /// Returns the configuration with this mesh and size of microbatches.
 Config with_mesh(const Config& base, const MeshChoice& mesh);

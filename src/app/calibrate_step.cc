@@ -99,8 +99,11 @@ double train_step(const std::filesystem::path& folder, const Words& settings, in
   for (const StepMetrics& step : read_metrics(run / "metrics.jsonl").steps) {
     if (step.step > 2) seconds.push_back(step.step_seconds);
   }
+  if (seconds.empty()) throw Error("a run for the calibration has recorded no steps");
   std::ranges::sort(seconds);
-  return seconds[(seconds.size() - 1) / 4];
+  const double at = 0.25 * static_cast<double>(seconds.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  return std::lerp(seconds[below], seconds[std::min(below + 1, seconds.size() - 1)], at - static_cast<double>(below));
 }
 
 // Trains on this number of ranks with one thread each, and returns the measured step. It has four microbatches, so that

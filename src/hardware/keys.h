@@ -10,7 +10,8 @@ namespace orthant {
 
 /// Law of a number. The reader states it in errors.
 enum class NumberLaw {
-  amount,           // 1e6 to 1e30: bytes, bytes/s or FLOP/s, so that a number of GB or TFLOP/s is refused
+  amount,           // 1e6 to 1e30: bytes/s or FLOP/s, so that a number of GB/s or TFLOP/s is refused
+  memory,           // 1e6 to 1e18 bytes, which a 64-bit integer counts
   not_negative,     // 0 to 1e30
   at_least_one,     // 1 to 1e30
   share,            // 1e-6 to 1
@@ -34,7 +35,7 @@ void visit_keys(T& table, Visit&& visit) {
   if constexpr (std::is_same_v<Table, DeviceTable>) {
     visit("per_host", table.per_host, CountLaw::count);
     visit("compute_units", table.compute_units, CountLaw::count);
-    visit("memory_bytes", table.memory_bytes, NumberLaw::amount);
+    visit("memory_bytes", table.memory_bytes, NumberLaw::memory);
     visit("communication_uses_compute", table.communication_uses_compute);
     visit("shared_cores", table.shared_cores, CountLaw::optional);
   } else if constexpr (std::is_same_v<Table, PeakTable>) {

@@ -83,6 +83,11 @@ struct TableReader {
     const toml::node& node = find(key);
     const auto text = node.value_exact<std::string>();
     if (!text) refuse(key, node, "must be a string in quotes");
+    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    if (std::ranges::any_of(*text, is_control)) {
+      throw ConfigError(
+          fmt::format("{} ({}) must have no control characters", full_key(name, key), locate(file, node.source())));
+    }
     value = *text;
     if (key != "origin") return;
     const auto names_source = [&](std::string_view kind) {
@@ -145,6 +150,8 @@ struct TableReader {
       case NumberLaw::fraction: return require(value >= 0 && value <= 1, "must be from 0 to 1");
       case NumberLaw::tail: return require(value >= 0 && value <= 2, "must be from 0 to 2");
       case NumberLaw::message_share: return check_message_share(value);
+      case NumberLaw::memory:
+        return require(value >= 1e6 && value <= 1e18, "must be from 1e6 to 1e18, in bytes: 80 GB is 80e9");
       case NumberLaw::amount:
         return require(value >= 1e6 && value <= 1e30,
                        "must be from 1e6 to 1e30, in bytes, bytes/s or FLOP/s: 80 GB is 80e9, 312 TFLOP/s is 312e12");

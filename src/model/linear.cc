@@ -48,21 +48,6 @@ bool multiplies_slowly(const at::Tensor& a) {
   return !has_bfloat16 && a.is_cpu() && a.scalar_type() == at::kBFloat16;
 }
 
-// y = a b (+ bias) by blocks, whose sums have float32 and need 1 MiB.
-void write_product_of_blocks(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
-  constexpr int64_t kBlock = 512;
-  for (int64_t row = 0; row < y.size(0); row += kBlock) {
-    const int64_t rows = std::min(kBlock, y.size(0) - row);
-    for (int64_t column = 0; column < y.size(1); column += kBlock) {
-      const int64_t columns = std::min(kBlock, y.size(1) - column);
-      const at::Tensor sum = at::empty({rows, columns}, y.options().dtype(at::kFloat));
-      add_product(sum, a.narrow(0, row, rows), b.narrow(1, column, columns), false);
-      if (bias.defined()) sum.add_(bias.narrow(0, column, columns));
-      y.narrow(0, row, rows).narrow(1, column, columns).copy_(sum);
-    }
-  }
-}
-
 at::Tensor gradients(const at::Tensor& x, const Weight& weight, const at::Tensor& dy_BTO, bool wants_dx) {
   const at::Tensor dy = dy_BTO.contiguous().view({-1, dy_BTO.size(-1)});
   accumulate_bias(weight, dy);  // runs first: without the input's gradient, more memory is free
@@ -105,15 +90,29 @@ at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::
   return gradients(x, weight, dy, true);
 }
 
+void write_product_by_blocks(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  constexpr int64_t kBlock = 512;
+  for (int64_t row = 0; row < y.size(0); row += kBlock) {
+    const int64_t rows = std::min(kBlock, y.size(0) - row);
+    for (int64_t column = 0; column < y.size(1); column += kBlock) {
+      const int64_t columns = std::min(kBlock, y.size(1) - column);
+      const at::Tensor sum = at::empty({rows, columns}, y.options().dtype(at::kFloat));
+      add_product(sum, a.narrow(0, row, rows), b.narrow(1, column, columns), false);
+      if (bias.defined()) sum.add_(bias.narrow(0, column, columns));
+      y.narrow(0, row, rows).narrow(1, column, columns).copy_(sum);
+    }
+  }
+}
+
 at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   if (!multiplies_slowly(a)) return bias.defined() ? at::addmm(bias, a, b) : a.mm(b);
   const at::Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
-  write_product_of_blocks(y, a, b, bias);
+  write_product_by_blocks(y, a, b, bias);
   return y;
 }
 
 void write_product(at::Tensor y, const at::Tensor& a, const at::Tensor& b) {
-  multiplies_slowly(a) ? write_product_of_blocks(y, a, b, {}) : void(at::mm_out(y, a, b));
+  multiplies_slowly(a) ? write_product_by_blocks(y, a, b) : void(at::mm_out(y, a, b));
 }
 
 void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends) {

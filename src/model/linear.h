@@ -14,11 +14,14 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight);
 /// That backward alone, for a gradient dy [..., O] of the product: returns the gradient of x.
 at::Tensor linear_backward(const at::Tensor& x, const Weight& weight, const at::Tensor& dy);
 
-/// a b (+ bias in each row), [N, C] x [C, O] -> [N, O], in the operands' dtype. oneDNN multiplies bfloat16 only on CPUs
-/// with AVX-512; on other CPUs, the product is made in blocks of float32 sums.
+/// a b (+ bias in each row), [N, C] x [C, O] -> [N, O], in the operands' dtype, without a record for autograd. On x86
+/// CPUs without AVX-512, oneDNN does not multiply bfloat16; the product is then made by blocks.
 at::Tensor matrix_product(const at::Tensor& a_NC, const at::Tensor& b_CO, const at::Tensor& bias_O = {});
 /// Writes the product a b to y.
 void write_product(at::Tensor y_NO, const at::Tensor& a_NC, const at::Tensor& b_CO);
+/// Writes a b (+ bias) to y, block by block. Each block is summed in a float32 buffer of at most 1 MiB.
+void write_product_by_blocks(const at::Tensor& y_NO, const at::Tensor& a_NC, const at::Tensor& b_CO,
+                             const at::Tensor& bias_O = {});
 
 /// sum[rows[i]] += addends[i] for every i, in one order on every device: index_add_() has none on CUDA.
 void add_to_rows(const at::Tensor& sum, const at::Tensor& rows, const at::Tensor& addends);

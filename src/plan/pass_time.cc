@@ -281,12 +281,12 @@ VocabularyTimes PassTimer::vocabulary() const {
   const auto stream = static_cast<double>(sharding_.stream_bytes(rank_, sequences_));
   times.lookup.kernels = kernel(2 * stream);
   times.scatter.kernels = kernel(3 * stream);
-  // The software around each collective, in the pass that starts it or waits for it. Schedules hide the wait, but not
-  // this work.
+  // The software around a collective, in the pass that starts it and in the one that waits for it. Schedules hide the
+  // wait, but not this work.
   const double call = software_seconds(hardware_, sharding_.mesh);
   const auto add_calls = [&](TimeParts& parts, int calls) { parts.communication[kPipeline] += calls * call; };
   add_calls(times.logits, algorithm.early() ? 3 : 2);  // inputs, statistics, and the early gradients
-  if (algorithm.rounds() == 2) add_calls(times.exponentials, 1);
+  if (algorithm.rounds() == 2) add_calls(times.exponentials, 2);
   add_calls(times.gradients, algorithm.early() ? 1 : 2);
   add_calls(times.lookup, 1);
   add_calls(times.scatter, 1);

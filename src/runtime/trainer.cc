@@ -355,7 +355,7 @@ void Trainer::finish() {
   const std::string sample_file = config.job.dump_folder + "/sample.txt";
   std::string text;
   if (complete) set_training_complete();
-  comm_.set_activity("writing a sample");
+  if (has_sample) comm_.set_activity("writing a sample");
   if (has_sample && masked) text = filled_text(session_, plan_, data_, comm_);
   // One replica writes the text. If weights are sharded, it needs those of the others.
   const bool takes_part = plan_.shards_weights() || plan_.replica_leader(comm_.rank()) == comm_.rank();

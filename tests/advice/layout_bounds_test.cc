@@ -104,5 +104,22 @@ TEST(LayoutBounds, AreBoundsWithManyMicrobatches) {
   }
 }
 
+// Microbatches of a step differ in size by one sequence. Control: with microbatches of the size that the run file asks
+// for, the first of them would need more than the run.
+TEST(LayoutBounds, AreBoundsWithUnequalMicrobatches) {
+  const RunFacts facts = facts_on(h100_of(80), 1);
+  for (const auto& [local, global] : {std::pair(8, 33), std::pair(24, 100), std::pair(8, 64)}) {
+    const Config config = config_of(
+        1, {fmt::format("training.local_batch_size={}", local), fmt::format("training.global_batch_size={}", global)});
+    const int64_t bytes = make_plan(config, facts).largest_memory_bytes();
+    EXPECT_LE(make_plan(with_few_microbatches(config, facts), facts).largest_memory_bytes(), bytes) << local;
+    const ModelParameters parameters(config, facts);
+    EXPECT_LE(LayoutBounds(config, facts, parameters).memory_bytes(config), bytes) << local;
+    Config naive = config;
+    naive.training.global_batch_size = 4 * local;
+    EXPECT_EQ(make_plan(naive, facts).largest_memory_bytes() > bytes, global % local != 0) << local;
+  }
+}
+
 }  // namespace
 }  // namespace orthant::layout_bounds_test

@@ -2,7 +2,6 @@
 // user's keys, and says how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

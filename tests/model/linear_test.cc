@@ -52,6 +52,8 @@ TEST(MatrixProduct, EqualsTheFloat64Product) {
     const at::Tensor y = at::empty({rows, columns}, a.options());
     write_product(y, a, b);
     EXPECT_TRUE(y.equal(matrix_product(a, b))) << rows;
+    write_product_by_blocks(y, a, b, bias);
+    EXPECT_LT(error(y, with_bias), kTwoRoundings) << rows;
   }
 }
 

@@ -363,6 +363,16 @@ TEST(StepTime, OfVocabularyPassesIsNotZero) {
                                                           "parallelism.vocabulary_parallel=algorithm_2"})), 1)
                                                 .barriers();
   for (const auto& [kind, seconds] : barriers) EXPECT_GT(slow.at(kind), seconds);
+  // The software around collectives is work of the passes that start them or wait for them, and no part of barriers.
+  Hardware software = a100;
+  software.step.call_seconds = 1;
+  const Plan other = plan_on(software, 8, published_gpt(8, 32, 3072, {"parallelism.vocabulary_parallel=algorithm_2"}));
+  const VocabularyTimes more = PassTimer(other, 1).vocabulary();
+  EXPECT_NEAR(more.logits.seconds() - times.logits.seconds(), 3, 1e-9);
+  EXPECT_NEAR(more.gradients.seconds() - times.gradients.seconds(), 1, 1e-9);
+  EXPECT_NEAR(more.lookup.seconds() - times.lookup.seconds(), 1, 1e-9);
+  EXPECT_NEAR(more.scatter.seconds() - times.scatter.seconds(), 1, 1e-9);
+  EXPECT_EQ(more.barriers, times.barriers);
 }
 
 // With post-validation, the next step begins while the last ranks still work on this one. ZB-H2 gains from it, 1F1B
