@@ -83,11 +83,6 @@ struct TableReader {
     const toml::node& node = find(key);
     const auto text = node.value_exact<std::string>();
     if (!text) refuse(key, node, "must be a string in quotes");
-    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-    if (std::ranges::any_of(*text, is_control)) {
-      throw ConfigError(
-          fmt::format("{} ({}) must have no control characters", full_key(name, key), locate(file, node.source())));
-    }
     value = *text;
     if (key != "origin") return;
     const auto names_source = [&](std::string_view kind) {
