@@ -66,7 +66,7 @@ TEST(HardwareFile, ToTomlIsReadBackEqual) {
     Hardware hardware = load_hardware(name);
     hardware.name = "my \"own\" \\ machine\n\t\x7f \u00e4";
     hardware.products.share = 1.0 / 3;
-    hardware.device.memory_bytes = 1e22;
+    hardware.peak_flop_per_s.float64 = 1e22;
     EXPECT_EQ(load_hardware(folder.write("m.toml", to_toml(hardware))), hardware);
   }
 }
