@@ -11,6 +11,7 @@
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
 #include "advice/auto_layout.h"
+#include "advice/layout_variants.h"
 #include "advice/tensor_choices.h"
 #include "base/errors.h"
 #include "config/table.h"
@@ -33,6 +34,33 @@ double exhaustive(const Config& base, const RunFacts& facts) {
     }
   });
   return best;
+}
+
+// Copies of sharded states may have any number of hosts, and keys of the user stay as they are.
+TEST(LayoutSearch, TriesEveryNumberOfCopies) {
+  const RunFacts facts = facts_on(h100_of(80), 32);
+  const auto copies_of = [&](const Words& words) {
+    Config config = config_of(32, words);
+    config.parallelism.data_parallel_degree = 32, config.parallelism.zero_stage = 2;
+    std::multiset<int64_t> copies;
+    for (const Config& other : LayoutVariants(config, facts).copies(config)) {
+      EXPECT_NO_THROW(make_plan(other, facts)) << other.parallelism.data_parallel_replicate_degree;
+      copies.insert(other.parallelism.data_parallel_replicate_degree);
+    }
+    return copies;
+  };
+  EXPECT_EQ(copies_of({}), (std::multiset<int64_t>{2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16}));
+  EXPECT_EQ(copies_of({"parallelism.zero_reshard=microbatch"}), (std::multiset<int64_t>{2, 2, 4, 4, 8, 8, 16, 16}));
+  EXPECT_TRUE(copies_of({"parallelism.data_parallel_replicate_degree=1"}).empty());
+}
+
+// If nothing fits, tensor axes may be longer than a host.
+TEST(LayoutSearch, TriesTensorAxesBeyondHostsIfNothingFits) {
+  Hardware hardware = h100_of(0.9);
+  hardware.device.per_host = 2;
+  const SearchResult result = search_layouts(config_of(8), facts_on(hardware, 8));
+  ASSERT_TRUE(result.fitting.empty());
+  EXPECT_GT(result.smallest->config.parallelism.tensor_parallel_degree, 2) << result.smallest->name;
 }
 
 // A run file that --search has written sets every key. A search of it finds that one layout again.
