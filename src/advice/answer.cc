@@ -145,7 +145,11 @@ std::string memory_text(const Plan& plan) {
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
-  const std::string spare = format_bytes(std::abs(static_cast<double>(fit.spare_bytes())));
+  double spare_bytes = std::abs(static_cast<double>(fit.spare_bytes()));
+  if (fit.fits() && limit_gib > 0) {
+    spare_bytes = std::clamp(limit_gib * 0x1p30 - static_cast<double>(memory.total()), 0.0, spare_bytes);
+  }
+  const std::string spare = format_bytes(spare_bytes);
   return fmt::format(
       "{}: {}, and about {} more for context, communicators and allocator, of the {} of a device{}",
       fit.fits() ? fmt::format("fits with {} to spare", spare) : fmt::format("does not fit, lacks {}", spare), needs,
