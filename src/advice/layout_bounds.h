@@ -68,7 +68,7 @@ class LayoutBounds {
   PassesMemory& passes_memory(bool gradients_by_unit);
 
   Config config_;
-  Pipeline pipeline_;  // with no more microbatches than the largest memory needs
+  Pipeline pipeline_;  // of with_few_microbatches()
   const ModelParameters* parameters_;
   std::vector<ParameterTotals> rows_;  // by pipeline rank
   /// With gradients by unit, backward consists of more passes, and a message may arrive later.

@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "advice/answer.h"
@@ -112,8 +111,6 @@ class LayoutSearch {
   /// makes a step shorter. Layouts whose passes alone take too long, or whose bound of memory does not fit, are left
   /// out.
   void search_schedule(const MeshChoice& mesh, const Config& config) {
-    const bool asks_first = result_.fitting.empty() && mesh.local_batch > 1;
-    if (asks_first && !single_sequences_may_fit(mesh, config)) return;
     std::vector<Config> states = states_that_may_fit(mesh, config);
     for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
       if (states.empty()) return;
@@ -130,27 +127,6 @@ class LayoutSearch {
       });
       if (too_slow.value_or(false)) return;
     }
-  }
-
-  /// Whether the bounds of memory let a layout of the mesh fit with microbatches of one sequence. The bounds of
-  /// larger ones are no smaller. Known for each mesh and schedule, whatever its microbatches.
-  bool single_sequences_may_fit(MeshChoice mesh, Config config) {
-    if (base_.is_set("training.local_batch_size")) return true;
-    mesh.local_batch = config.training.local_batch_size = 1;
-    const auto& p = config.parallelism;
-    const auto [known, is_new] = single_sequences_.try_emplace(
-        {mesh.tensor.rows, mesh.tensor.columns, mesh.tensor.depth, static_cast<int>(mesh.tensor.stream), mesh.pipeline,
-         mesh.ulysses, mesh.ring, p.pipeline_parallel_schedule});
-    if (!is_new) return known->second;
-    const std::vector<Config> states = states_that_may_fit(mesh, config);
-    known->second = std::ranges::any_of(variants_.recomputations(), [&](const ActivationCheckpointConfig& setting) {
-      if (states.empty()) return false;
-      auto bounds = bounds_of(with_passes_of(states, config), setting);
-      return !bounds || std::ranges::any_of(states, [&](const Config& state) {
-        return may_fit(bounds->memory_bytes(state, memory_limit()));
-      });
-    });
-    return known->second;
   }
 
   std::vector<Config> states_that_may_fit(const MeshChoice& mesh, const Config& config) const {
@@ -352,8 +328,6 @@ class LayoutSearch {
   const ModelParameters parameters_;
   SearchResult result_;
   std::set<std::string> planned_;                // the values of searched_keys()
-  // By rows, columns, depth and stream of the tensor mesh, pipeline, ulysses and ring ranks, and schedule.
-  std::map<std::tuple<int, int, int, int, int64_t, int64_t, int64_t, std::string>, bool> single_sequences_;
   std::multiset<double> best_;                   // step times of the layouts that fit
   std::map<std::string, double> best_of_kind_;   // the shortest of each kind of layouts
 };

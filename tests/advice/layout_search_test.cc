@@ -1,5 +1,5 @@
-// The search of layouts: it finds the winner of an exhaustive search on a small space, keeps the
-// user's keys, and says how much memory is needed where nothing fits. Control: on other hardware another layout wins.
+// The search of layouts: it finds the winner of an exhaustive search on a small space, keeps the user's keys, and says
+// how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
 #include <gtest/gtest.h>
