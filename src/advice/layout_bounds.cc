@@ -10,12 +10,15 @@
 #include "advice/zero_choices.h"
 #include "config/from_config.h"
 #include "parallel/pipeline/plan.h"
+#include "plan/collective_time.h"
 #include "plan/microbatch_memory.h"
 #include "plan/pass_time.h"
 #include "schedule/row_memory.h"
 
 namespace orthant {
 namespace {
+
+constexpr int64_t kMostTensors = 32;  // at least as many as a layer has
 
 int64_t volume_of(const ParameterInfo& parameter) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
@@ -181,26 +184,87 @@ LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const Mo
     : config_(config),
       pipeline_(make_pipeline(make_sharding(with_few_microbatches(config, facts), facts))),
       parameters_(&parameters),
-      rows_(static_cast<size_t>(pipeline_.mesh.axis_size(kPipeline))) {
+      rows_(static_cast<size_t>(pipeline_.mesh.axis_size(kPipeline))),
+      elements_of_layers_(rows_.size()),
+      layers_(rows_.size()) {
   const Pipeline& pipeline = pipeline_;
+  for (const Stage& stage : pipeline.stages) layers_[static_cast<size_t>(stage.owner)] += stage.layers.size();
   for (const ModelParameters::Part& part : parameters.parts) {
     if (!pipeline.vocabulary.empty() && part.of_vocabulary) {
       for (ParameterTotals& row : rows_) add(row, part.totals, 1.0 / static_cast<double>(rows_.size()));
     } else {
       const Stage& stage = pipeline.stages[static_cast<size_t>(pipeline.stage_of(part.example))];
       add(rows_[static_cast<size_t>(stage.owner)], part.totals, 1);
+      if (part.of_vocabulary) continue;
+      elements_of_layers_[static_cast<size_t>(stage.owner)] += part.totals.elements;
     }
   }
 }
 
-double LayoutBounds::step_seconds() const {
+double LayoutBounds::step_seconds() {
+  if (passes_seconds_) return *passes_seconds_;
   const Pipeline full = make_pipeline(make_sharding(config_, pipeline_.facts));
   const Timeline timeline = simulate(full.passes, pass_seconds(full, full.stages));
   double last = 0;
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last = std::max(last, span.end);
   }
-  return last * (1 - kRoundingOfSums);
+  return passes_seconds_.emplace(last * (1 - kRoundingOfSums));
+}
+
+// Lower bounds of the seconds in which a pipeline rank sums gradients and gathers sharded weights in a step.
+struct LayoutBounds::DataMessages {
+  double reductions = 0, gathers = 0;
+};
+
+LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) const {
+  const Mesh mesh = make_mesh(config, pipeline_.facts.ranks);
+  Axes axes;  // over which the gradients of most weights are summed
+  for (const std::string& axis : {kData, kUlysses, kRing}) {
+    if (mesh.axis_size(axis) > 1) axes.push_back(axis);
+  }
+  // Muon divides no matrix into chunks, so that a rank may have much more than another. Projections of Linformer are
+  // sharded over the ring.
+  const bool has_other_shards = mesh.axis_size(kDepth) > 1 || pipeline_.architecture.linformer_length > 0;
+  if (axes.empty() || has_other_shards || config.optimizer.name == "muon") return {};
+  const ParallelismConfig& p = config.parallelism;
+  const Reshard reshard = reshard_named(p.zero_reshard);
+  const int64_t microbatches = num_microbatches(config.training.global_batch_size, config.training.local_batch_size,
+                                                mesh.group_size(batch_axes(mesh)));
+  const int64_t sums = reduces_each_microbatch(p.zero_stage, reshard) ? microbatches : 1;
+  const int64_t uses = p.zero_stage == 3 && reshard == Reshard::microbatch ? 2 * microbatches : 1;
+  const CollectiveKind sum = p.zero_stage == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+  const double ranks = mesh.group_size(axes), held = Shares(mesh).held;
+  const double bucket = std::min(p.bucket_mib, 1e9) * 0x1p20 / master_bytes(config);
+  DataMessages most;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const int64_t layers = layers_[row];
+    // The least calls: one for each layer that is a unit; otherwise a bucket has less than the least and one more part.
+    const auto by_bucket = static_cast<int64_t>(held * rows_[row].elements / (bucket + held * rows_[row].largest));
+    const int64_t parts = std::max<int64_t>(1, has_gradients_by_unit(config) ? layers : by_bucket);
+    const auto seconds = [&](CollectiveKind kind, int64_t times, int element_bytes) {
+      const double elements = held * (times == 1 ? rows_[row].elements : elements_of_layers_[row]);
+      // Blocks of the gradient norm are not divided, so that the rank may have a few elements less to send.
+      const double undivided = static_cast<double>(kNormBlockElements * kMostTensors * (layers + 2));
+      const double sent = std::max(0.0, elements * (ranks - 1) / ranks - undivided) * static_cast<double>(times);
+      const auto bytes = static_cast<int64_t>((kind == CollectiveKind::all_reduce ? 2 : 1) * sent * element_bytes);
+      return collective_seconds(mesh, *pipeline_.facts.hardware, 0, kind, axes, times * parts, {bytes, bytes},
+                                Waiting::during_other_work);
+    };
+    most.reductions = std::max(most.reductions, seconds(sum, sums, master_bytes(config)));
+    if (p.zero_stage == 0) continue;
+    const int element = dtype_bytes(config.training.dtype);
+    most.gathers = std::max(most.gathers, seconds(CollectiveKind::all_gather, uses, element));
+  }
+  most.reductions *= 1 - kRoundingOfSums, most.gathers *= 1 - kRoundingOfSums;
+  return most;
+}
+
+double LayoutBounds::step_seconds(const Config& config) {
+  const DataMessages messages = data_messages(config);
+  const int64_t zero = config.parallelism.zero_stage;
+  const bool gathers_at_end = (zero == 1 || zero == 2) && !pipeline_.post_validates();
+  return std::max({step_seconds() + (gathers_at_end ? messages.gathers : 0), messages.gathers, messages.reductions});
 }
 
 LayoutBounds::PassesMemory& LayoutBounds::passes_memory(bool gradients_by_unit) {

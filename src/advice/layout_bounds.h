@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plan/pipeline.h"
@@ -57,7 +58,9 @@ class LayoutBounds {
   LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
   /// Lower bound of the step time: the end of the last pass. Requires facts.hardware. Throws ConfigError if the order
   /// of passes is illegal.
-  double step_seconds() const;
+  double step_seconds();
+  /// The same for a config that has the stage of ZeRO: messages of gradients and of sharded weights count, too.
+  double step_seconds(const Config& config);
   /// Lower bound of the memory of the rank that needs most, in bytes: the states of a pipeline rank, and the
   /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
   /// Looks at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
@@ -66,11 +69,16 @@ class LayoutBounds {
  private:
   struct PassesMemory;
   PassesMemory& passes_memory(bool gradients_by_unit);
+  struct DataMessages;
+  DataMessages data_messages(const Config& config) const;
 
   Config config_;
   Pipeline pipeline_;  // of with_few_microbatches()
   const ModelParameters* parameters_;
   std::vector<ParameterTotals> rows_;  // by pipeline rank
+  std::vector<double> elements_of_layers_;  // by pipeline rank, without the vocabulary
+  std::vector<int64_t> layers_;             // by pipeline rank
+  std::optional<double> passes_seconds_;
   /// With gradients by unit, backward consists of more passes, and a message may arrive later.
   std::shared_ptr<PassesMemory> memory_, memory_by_unit_;
 };

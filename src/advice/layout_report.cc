@@ -58,25 +58,31 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
     const bool is_first_of_kind = kinds.insert(found.kind).second;
-    if (i >= kShown && !is_first_of_kind) continue;
+    const bool is_near = found.time.seconds < kNearBest * best.time.seconds;
+    if (i >= kShown && !(is_first_of_kind && is_near)) continue;
     rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
                     fmt::format("{}", found.config.training.local_batch_size), i == 0 ? "" : reason(best, found),
                     found.name});
   }
   text += text_table(rows);
-  text += fmt::format("  The first {} rows are the best; each row after them is the fastest that was found of another\n"
-                      "  combination of tensor, sequence, data and pipeline ranks. Offloading is not tried, because\n"
-                      "  no profile has the rate of copies to the host.\n",
-                      std::min(kShown, result.fitting.size()));
+  if (result.fitting.size() > kShown) {
+    text += fmt::format(
+        "  The first {} rows are the best; each row after them is the best of another combination of\n"
+        "  tensor, sequence, data and pipeline ranks, if its step is less than {:g} times the first.\n",
+        kShown, kNearBest);
+  }
+  text += "  Offloading is not tried, because no profile has the rate of copies to the host.\n";
   std::vector<std::string> given;
   for (const std::string& key : searched_keys()) {
     if (best.config.is_set(key) && best.config.origins.at(key) != kChosenByAuto) given.push_back(key);
   }
   if (!given.empty()) text += fmt::format("  Keys that stay as they are set: {}.\n", join(given, ", "));
   if (result.left_out == 0) return text;
-  return text + fmt::format("  Of {} meshes, {} were left out: a lower bound of their step is above the tenth row's.\n",
-                            result.meshes, result.left_out);
+  return text + fmt::format(
+                    "  Of {} meshes, {} were left out, because lower bounds show that their steps are too long to be\n "
+                    " among these.\n",
+                    result.meshes, result.left_out);
 }
 
 std::string search_json(const SearchResult& result, const RunFacts& facts) {

@@ -5,8 +5,9 @@
 //   1. The meshes of tensor x pipeline x sequence x data ranks, each with several sizes of microbatches, are sorted by
 //      a lower bound of the step time: the passes of the busiest rank.
 //   2. Each is planned with three schedules and all stages of ZeRO, and with the least recomputation that fits. It is
-//      left out if a bound of its time is not below the tenth best step, unless no layout of its kind fits yet, or if
-//      a bound of its memory does not fit. The winner is the best of this space.
+//      left out if a bound of its time is not below the tenth best step and that of the best of its kind, or if a
+//      bound of its memory does not fit. The winner is the best of this space, and so is the best of each kind that is
+//      near it.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary. Then the
 //      best layouts, and the best one of each kind, are planned again with other numbers of copies of the states that
 //      ZeRO shards, and with recomputation of other operations.
@@ -29,6 +30,9 @@ namespace orthant {
 
 /// Layouts that the search lists before the best of each kind, and that its winner is among.
 inline constexpr size_t kShown = 10;
+
+/// The search finds the best layout of each kind whose step is less than this times the best of all.
+inline constexpr double kNearBest = 1.5;
 
 /// The keys that the search sets.
 const std::vector<std::string>& searched_keys();
@@ -62,7 +66,8 @@ SearchResult search_layouts(const Config& config, const RunFacts& facts, const S
 /// Returns the least memory, its layout and what to change, for a search in which nothing fits.
 std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware);
 
-/// Returns the ten best layouts, and the best of every other kind, as a table; or the smallest memory that works.
+/// Returns the ten best layouts, and the best of every other kind that is near the best, as a table; or the smallest
+/// memory that works.
 std::string explain_search(const SearchResult& result, const Hardware& hardware);
 
 /// Returns the best layout's plan as JSON, or the plan that needs least memory if none fits, with `search[]`: the

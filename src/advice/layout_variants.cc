@@ -24,7 +24,8 @@ bool LayoutVariants::has_layers_for(int stages, int64_t pipeline) const {
   return allows_idle_ranks_ || stages * pipeline <= base_.model.num_hidden_layers;
 }
 
-std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config& config) const {
+std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config& config,
+                                           const std::function<bool(const Config&)>& has_room) const {
   const ParallelismConfig& given = base_.parallelism;
   const bool copies_are_set = base_.is_set("parallelism.data_parallel_replicate_degree") ||
                               base_.is_set("parallelism.data_parallel_shard_degree");
@@ -33,26 +34,29 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
       given.data_parallel_replicate_degree != ParallelismConfig().data_parallel_replicate_degree ||
       given.data_parallel_shard_degree != ParallelismConfig().data_parallel_shard_degree;
   std::vector<Config> all;
-  const auto add_zero = [&](int64_t stage, Reshard reshard, int64_t replicas) {
-    if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return;
-    if (base_.is_set("parallelism.zero_reshard") && name_of(reshard) != given.zero_reshard) return;
-    if (copies_are_given && stage == 0) return;
+  const auto add_zero = [&](int64_t stage, Reshard reshard) {
+    if (base_.is_set("parallelism.zero_stage") && stage != given.zero_stage) return false;
+    if (base_.is_set("parallelism.zero_reshard") && name_of(reshard) != given.zero_reshard) return false;
+    if (copies_are_given && stage == 0) return false;
     set_zero(all.emplace_back(config).parallelism, stage, reshard);
-    if (replicas > 1) all.back().parallelism.data_parallel_replicate_degree = replicas;
+    return true;
   };
-  add_zero(0, Reshard::step, 1);
+  add_zero(0, Reshard::step);
   if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
-  std::vector<int64_t> copies = {1};
-  const int64_t on_host = facts_.hardware->device.per_host / (mesh.tensor.ranks() * mesh.ulysses * mesh.ring);
-  if (!copies_are_set && on_host > 1 && mesh.data > on_host && mesh.data % on_host == 0) {
-    copies.push_back(mesh.data / on_host);
-  }
-  for (const int64_t replicas : copies) {
-    for (const int64_t stage : {1, 2}) add_zero(stage, Reshard::step, replicas);
-    for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) {
-      add_zero(3, reshard, replicas);
-    }
-  }
+  std::vector<int64_t> copies = divisors_of(mesh.data);
+  std::erase_if(copies, [&](int64_t number) { return number == 1 || number == mesh.data; });
+  if (copies_are_set) copies.clear();
+  const auto add = [&](int64_t stage, Reshard reshard) {
+    if (!add_zero(stage, reshard)) return;
+    Config with_copies = all.back();
+    const auto most = std::ranges::find_if(copies.rbegin(), copies.rend(), [&](int64_t number) {
+      with_copies.parallelism.data_parallel_replicate_degree = number;
+      return has_room(with_copies);
+    });
+    if (most != copies.rend()) all.push_back(with_copies);
+  };
+  for (const int64_t stage : {1, 2}) add(stage, Reshard::step);
+  for (const Reshard reshard : {Reshard::step, Reshard::never, Reshard::microbatch}) add(3, reshard);
   if (copies_are_given) std::erase_if(all, [&](const Config& state) { return !has_mesh(state, facts_.ranks); });
   return all;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "advice/mesh_choices.h"
@@ -19,9 +20,10 @@ class LayoutVariants {
   /// Whether this number of stages is tried on each pipeline rank.
   bool has_layers_for(int stages, int64_t pipeline) const;
 
-  /// The config with every stage of ZeRO, each with its values of zero_reshard, and then the same with copies on each
-  /// host (HSDP).
-  std::vector<Config> states(const MeshChoice& mesh, const Config& config) const;
+  /// The config with every stage of ZeRO, each with its values of zero_reshard; and the same with the most copies of
+  /// the sharded states (HSDP) for which has_room() is true.
+  std::vector<Config> states(const MeshChoice& mesh, const Config& config,
+                             const std::function<bool(const Config&)>& has_room) const;
   /// From no recomputation to the most.
   std::vector<ActivationCheckpointConfig> recomputations() const;
   /// A pipeline with the other placements of the vocabulary, and with the other schedules.

@@ -112,10 +112,7 @@ std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int ran
     }
   }
   std::vector<GradientBucket> all = plan.buckets;
-  for (GradientBucket& bucket : all) {
-    bucket.elements = {0, 0};
-    if (has_chunks) bucket.cuts.assign(static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1, 0);
-  }
+  for (GradientBucket& bucket : all) bucket.elements = {0, 0};
   for (size_t i = 0; i < own.indices.size(); ++i) all[own.indices[i]] = std::move(own.buckets[i]);
   return all;
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <numeric>
+#include <tuple>
 
 #include "config/from_config.h"
 #include "mesh/staging.h"
@@ -51,6 +54,14 @@ BucketCosts bucket_costs(const Sizes& sizes, const GradientBucket& bucket, int r
   return costs;
 }
 
+// Whether costs depend on which parameters a rank owns, and not only on the number of their elements.
+bool costs_differ_by_parameter(const ParameterPlacement& plan) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  const auto is_partial = [](const StateTensor& tensor) { return tensor.scope != StateScope::every_parameter; };
+  return optimizer.offload || plan.architecture.tie_word_embeddings ||
+         std::ranges::any_of(optimizer_spec(optimizer).state, is_partial);
+}
+
 }  // namespace
 
 BucketPositions::BucketPositions(const ParameterPlacement& plan) {
@@ -73,6 +84,49 @@ std::vector<int> BucketPositions::of(int rank) const {
 std::vector<Range> owned_parts(const ParameterPlacement& plan, const ParameterShard& held,
                                const BucketPositions& groups, const std::vector<int>& positions) {
   return plan.owned_parts(held, [&](size_t bucket) { return positions[groups.index(bucket)]; });
+}
+
+PositionClasses::PositionClasses(const ParameterPlacement& plan, const ParameterShard& held,
+                                 const BucketPositions& groups) {
+  for (size_t group = 0; group < groups.num_groups(); ++group) {
+    classes_.emplace_back(static_cast<size_t>(groups.group_size(group)));
+    if (costs_differ_by_parameter(plan)) std::iota(classes_.back().begin(), classes_.back().end(), 0);
+  }
+  if (costs_differ_by_parameter(plan)) return;
+  const bool has_chunks = plan.shards_optimizer();
+  for (size_t i = 0; i < held.buckets.size(); ++i) {
+    const GradientBucket& bucket = held.buckets[i];
+    if (bucket.elements.size() == 0) continue;
+    std::vector<int>& classes = classes_[groups.index(i)];
+    const int ranks = groups.num_ranks(i);
+    const auto size_at = [&](int position) {
+      return has_chunks ? bucket.chunk(position).size() : shard(bucket.elements.size(), ranks, position).size();
+    };
+    // Positions of a class that differ in this bucket get different classes. Neighbors are often of the same class.
+    using Kind = std::tuple<int, int64_t, int64_t>;
+    std::map<Kind, int> refined;
+    Kind last = {-1, 0, 0};
+    int label = -1;
+    int64_t own = size_at(0);
+    for (int position = 0; position < ranks; ++position) {
+      const int64_t next = size_at((position + 1) % ranks);
+      int& known = classes[static_cast<size_t>(position)];
+      if (const Kind kind = {known, own, next}; kind != last) {
+        label = refined.try_emplace(kind, static_cast<int>(refined.size())).first->second;
+        last = kind;
+      }
+      known = label;
+      own = next;
+    }
+  }
+}
+
+std::vector<int> PositionClasses::of(const std::vector<int>& positions) const {
+  std::vector<int> classes;
+  for (size_t group = 0; group < positions.size(); ++group) {
+    classes.push_back(classes_[group][static_cast<size_t>(positions[group])]);
+  }
+  return classes;
 }
 
 OwnedCosts owned_costs(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups,

@@ -17,6 +17,9 @@ class BucketPositions {
   explicit BucketPositions(const ParameterPlacement& plan);
   /// The positions of a rank, one for each set of axes that buckets are reduced over.
   std::vector<int> of(int rank) const;
+  /// Number of sets of axes, and of ranks in the groups over one of them.
+  size_t num_groups() const { return groups_.size(); }
+  int group_size(size_t group) const { return groups_[group].size(); }
   /// Number of ranks that reduce the bucket, and the index of its axes in of().
   int num_ranks(size_t bucket) const { return groups_[index(bucket)].size(); }
   size_t index(size_t bucket) const { return index_[bucket]; }
@@ -52,6 +55,19 @@ struct OwnedCosts {
   std::vector<int64_t> tied = {};  // owned elements of each of tied_pairs(), as original or as copy
 
   auto operator<=>(const OwnedCosts&) const = default;
+};
+
+/// Classes of positions whose ranks have equal costs of the parts that they own, if their shards and copies are equal:
+/// the positions have chunks of equal sizes in every bucket, and so have their successors. If costs depend on which
+/// parameters are in a chunk, each position is a class of its own.
+class PositionClasses {
+ public:
+  PositionClasses(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups);
+  /// The classes of a rank's positions, one for each set of axes.
+  std::vector<int> of(const std::vector<int>& positions) const;
+
+ private:
+  std::vector<std::vector<int>> classes_;  // by set of axes, then by position
 };
 
 /// Returns the costs of a rank with these shards and positions. `copy`: its coordinate along the copies of sharded

@@ -233,7 +233,9 @@ std::vector<Range> ParameterShard::chunk_parts(const std::function<int(size_t bu
 
 int64_t ParameterShard::chunk_elements(const Mesh& mesh, int rank) const {
   int64_t sum = 0;
-  for (const GradientBucket& bucket : buckets) sum += bucket.chunk(mesh.group_index(rank, bucket.axes)).size();
+  for (const GradientBucket& bucket : buckets) {
+    if (bucket.elements.size() > 0) sum += bucket.chunk(mesh.group_index(rank, bucket.axes)).size();
+  }
   return sum;
 }
 

@@ -55,8 +55,9 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
   const BucketPositions groups(plan);
   const GroupPositions pipeline(plan.mesh, kOverPipeline), data(plan.mesh, batch_axes(plan.mesh)),
       statistics(plan.mesh, statistics_axes(plan)), copies(plan.mesh, plan.copy_axes());
-  // The parts that a rank owns follow from its shards, its positions among the chunks of buckets, and its copy of
-  // sharded states.
+  // The costs of the parts that a rank owns follow from its shards, the classes of its positions among the chunks of
+  // buckets, and its copy of sharded states.
+  std::map<const ParameterShard*, PositionClasses> position_classes;
   SharedValues<OwnedCosts> owned_values;
   std::map<std::tuple<const ParameterShard*, std::vector<int>, int>, std::shared_ptr<const OwnedCosts>> owned_known;
   using Key = std::tuple<int, int64_t, Moved, const void*, const void*, const void*, const void*>;
@@ -65,7 +66,9 @@ RankTable::RankTable(const ParameterPlacement& plan, const ParameterShards& held
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const std::shared_ptr<const ParameterShard>& shard = held.shared(rank);
     const std::vector<int> positions = groups.of(rank);
-    std::shared_ptr<const OwnedCosts>& owned = owned_known[{shard.get(), positions, copies.of(rank)}];
+    const auto classes = position_classes.try_emplace(shard.get(), plan, *shard, groups).first;
+    std::shared_ptr<const OwnedCosts>& owned =
+        owned_known[{shard.get(), classes->second.of(positions), copies.of(rank)}];
     if (!owned) owned = owned_values.share(owned_costs(plan, *shard, groups, positions, copies.of(rank)));
     const DataShard& data_shard = plan.data_shards[static_cast<size_t>(data.of(rank))];
     const Moved sum_of_statistics = statistics_bytes(statistics.size(), statistics.of(rank));

@@ -27,7 +27,7 @@ struct RankValues {
 RankValues rank_values(const ParameterPlacement& plan, int rank);
 
 /// The values of all ranks. Values that several ranks share are computed once, and found by position for each rank. The
-/// cost per rank is a look-up, except that the chunks of buckets differ from position to position with ZeRO.
+/// cost per rank is a look-up.
 class RankTable {
  public:
   RankTable(const ParameterPlacement& plan, const ParameterShards& held);

@@ -106,6 +106,7 @@ double copy_seconds(const ParameterPlacement& plan, const ParameterShard& held, 
   if (axes.empty()) return 0;
   double seconds = 0;
   for (const GradientBucket& bucket : held.buckets) {
+    if (bucket.elements.size() == 0) continue;
     const Range chunk = bucket.chunk(plan.mesh.group_index(rank, bucket.axes));
     if (chunk.size() == 0) continue;
     const Moved bytes = reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank);

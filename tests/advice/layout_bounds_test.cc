@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
@@ -42,7 +44,7 @@ TEST(LayoutBounds, AreBounds) {
         const ModelParameters parameters(whole, facts);
         LayoutBounds bounds(whole, facts, parameters);
         const double seconds =
-            std::max(step_seconds_bound(config, facts), bounds.step_seconds()) / plan.step_time->seconds;
+            std::max(step_seconds_bound(config, facts), bounds.step_seconds(config)) / plan.step_time->seconds;
         const double memory =
             static_cast<double>(bounds.memory_bytes(config)) / static_cast<double>(plan.largest_memory_bytes());
         EXPECT_LE(state_bytes_bound(config, facts, parameters), plan.largest_memory_bytes()) << plan.mesh_and_kind();
@@ -57,6 +59,39 @@ TEST(LayoutBounds, AreBounds) {
   EXPECT_GT(planned, 500);
   EXPECT_GT(1.3 * nearest_time, 1);
   EXPECT_GT(3 * nearest_memory, 1);
+}
+
+// With slow links, the messages of gradients and of sharded weights take most of a step. Controls: they do, and the
+// bound is more than 30 % of the step with every stage of ZeRO.
+TEST(LayoutBounds, AreBoundsWithSlowLinks) {
+  Hardware hardware = h100_of(80);
+  hardware.same_host.bytes_per_s /= 200;
+  for (const char* optimizer : {"adamw", "muon"}) {
+    for (const double bucket_mib : {1.0, 25.0}) {
+      const RunFacts facts = facts_on(hardware, 4);
+      Config base = config_of(4, {std::string("optimizer.name=") + optimizer, "training.dtype=float32"});
+      base.parallelism.bucket_mib = bucket_mib;
+      std::map<std::string, double> nearest;  // by ZeRO
+      for_each_layout(base, [&](const Config& config) {
+        try {
+          const Plan plan = make_plan(config, facts);
+          Config whole = config;
+          set_zero(whole.parallelism, 0);
+          const ModelParameters parameters(whole, facts);
+          const double share = LayoutBounds(whole, facts, parameters).step_seconds(config) / plan.step_time->seconds;
+          EXPECT_LE(share, 1) << plan.mesh_and_kind() << " " << optimizer << " " << bucket_mib;
+          const bool is_data = config.parallelism.zero_stage == 0 || plan.mesh_and_kind().starts_with("data 4");
+          double& near = nearest[fmt::format("{} {}", config.parallelism.zero_stage, config.parallelism.zero_reshard)];
+          if (is_data) near = std::max(near, share);
+        } catch (const ConfigError&) {  // this layout is illegal
+        }
+      });
+      EXPECT_EQ(nearest.size(), 6u);
+      for (const auto& [zero, share] : nearest) {
+        EXPECT_TRUE(share > 0.3 || optimizer == std::string("muon")) << zero << " " << share;
+      }
+    }
+  }
 }
 
 // With gradients by unit, a receive may be posted later than without, which counts where messages are larger than the

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -23,13 +26,24 @@ namespace {
 
 using namespace searched_layouts;
 
-// The shortest step that fits.
-double exhaustive(const Config& base, const RunFacts& facts) {
-  double best = INFINITY;
+// Whether a layout has several tensor, pipeline, sequence and data ranks.
+using Kind = std::array<bool, 4>;
+Kind kind_of(const Config& config) {
+  const ParallelismConfig& p = config.parallelism;
+  const int64_t tensor = p.tensor_parallel_degree, pipeline = p.pipeline_parallel_degree;
+  const int64_t sequence = p.context_parallel_ulysses * p.context_parallel_ring;
+  return {tensor > 1, pipeline > 1, sequence > 1, config.run.ranks / (tensor * pipeline * sequence) > 1};
+}
+
+// The shortest step of each kind that fits.
+std::map<Kind, double> exhaustive(const Config& base, const RunFacts& facts) {
+  std::map<Kind, double> best;
   for_each_layout(base, [&](const Config& config) {
     try {
       const Plan plan = make_plan(config, facts);
-      if (fit_of(plan).fits()) best = std::min(best, plan.step_time->seconds);
+      if (!fit_of(plan).fits()) return;
+      double& shortest = best.try_emplace(kind_of(config), INFINITY).first->second;
+      shortest = std::min(shortest, plan.step_time->seconds);
     } catch (const ConfigError&) {  // this layout is illegal
     }
   });
@@ -86,24 +100,36 @@ TEST(LayoutSearch, PlansNoLayoutTwice) {
 }
 
 // The search also tries microbatch sizes, schedules and placements, so it may be faster than the exhaustive search
-// without them. With these keys set, both have the same winner.
+// without them. With these keys set, both have the same winner, and the search finds the best of each kind near it.
 TEST(LayoutSearch, FindsTheBestOfASmallSpace) {
+  int kinds = 0;
   for (const double gib : {10.0, 14.0, 24.0, 80.0}) {
     const RunFacts facts = facts_on(h100_of(gib), 4);
     const Words keys = {"training.local_batch_size=1", "parallelism.pipeline_parallel_schedule=1f1b",
                         "parallelism.vocabulary_parallel=none", "parallelism.tensor_parallel_kind=1d",
                         "parallelism.tensor_parallel_sequence=true", "parallelism.data_parallel_replicate_degree=0"};
     const SearchResult narrow = search_layouts(config_of(4, keys), facts), wide = search_layouts(config_of(4), facts);
-    const double best = exhaustive(config_of(4, keys), facts);
-    if (std::isinf(best)) {
+    const std::map<Kind, double> all = exhaustive(config_of(4, keys), facts);
+    if (all.empty()) {
       EXPECT_TRUE(narrow.fitting.empty()) << gib;
       continue;
     }
+    double best = INFINITY;
+    for (const auto& [kind, seconds] : all) best = std::min(best, seconds);
     ASSERT_FALSE(narrow.fitting.empty()) << gib;
     EXPECT_DOUBLE_EQ(narrow.fitting.front().time.seconds, best) << gib;
     EXPECT_LE(wide.fitting.front().time.seconds, best) << gib;
     EXPECT_GT(wide.left_out, 0) << gib;
+    for (const auto& [kind, seconds] : all) {
+      if (seconds >= kNearBest * best) continue;
+      const auto found =
+          std::ranges::find(narrow.fitting, kind, [](const FoundLayout& it) { return kind_of(it.config); });
+      ASSERT_NE(found, narrow.fitting.end()) << gib << " " << seconds;
+      EXPECT_LE(found->time.seconds, seconds) << gib << " " << found->name;
+      ++kinds;
+    }
   }
+  EXPECT_GT(kinds, 10);
 }
 
 // parallelism.layout = "auto" has the winner of the search. Its keys say who chose them, and a run file with them has

@@ -78,6 +78,7 @@ TEST(HeldBuckets, HaveChunksThatTileThemAndDivideNoBlock) {
     const Plan plan = plan_of(ranks, words);
     for (int rank = 0; rank < ranks; ++rank) {
       for (const GradientBucket& bucket : plan.buckets_of(rank)) {
+        if (bucket.elements.size() == 0) continue;  // of another pipeline rank
         ASSERT_EQ(bucket.cuts.size(), static_cast<size_t>(plan.mesh.group_size(bucket.axes)) + 1);
         EXPECT_EQ(bucket.cuts.front(), bucket.elements.begin);
         EXPECT_EQ(bucket.cuts.back(), bucket.elements.end);

@@ -54,10 +54,12 @@ struct GradientBucket {
   std::vector<int> weights;
   std::vector<std::string> axes;
   /// The borders of the chunks into which the ranks of the axes divide the bucket: position i has the elements from
-  /// cuts[i] to cuts[i + 1]. They depend on the rank's shards: ParameterPlacement::buckets_of() sets them.
+  /// cuts[i] to cuts[i + 1]. They depend on the rank's shards: ParameterPlacement::buckets_of() sets them. A bucket
+  /// without elements needs none.
   std::vector<int64_t> cuts = {};
 
   Range chunk(int position) const {
+    if (elements.size() == 0) return elements;
     const auto at = static_cast<size_t>(position);
     return {cuts.at(at), cuts.at(at + 1)};
   }

@@ -1,0 +1,154 @@
+#include "advice/layout_planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "advice/answer.h"
+#include "advice/memory_limit.h"
+#include "advice/zero_choices.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "config/table.h"
+
+namespace orthant {
+namespace {
+
+void check(const Config& config) { check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}}); }
+
+// Layouts with copies of sharded states are tried with the most copies for which states take this share of the memory.
+constexpr double kShareOfStates = 1.0 / 8;
+
+// Whether the passes alone take limit_s seconds or more.
+bool is_too_slow(LayoutBounds& bounds, double limit_s) {
+  try {
+    return limit_s < INFINITY && bounds.step_seconds() >= limit_s;
+  } catch (const ConfigError&) {
+    return false;  // whoever plans it finds the law that it breaks
+  }
+}
+
+// The config whose passes all these stages of ZeRO have.
+Config with_passes_of(const std::vector<Config>& states, Config config) {
+  if (std::ranges::all_of(states, has_gradients_by_unit)) set_zero(config.parallelism, 2);
+  return config;
+}
+
+}  // namespace
+
+Planned LayoutPlanner::plan(const Candidate& candidate, double limit_s) const {
+  try {
+    check(candidate.config);
+    const std::optional<Plan> plan = make_plan_below(candidate.config, facts_, limit_s);
+    if (!plan) return {Planned::too_slow, {}};
+    FoundLayout found = layout_of(*plan);
+    found.kind = candidate.kind;
+    const bool fits = fits_a_device(*plan, found.memory_bytes);
+    return {fits ? Planned::fits : Planned::too_large, std::move(found)};
+  } catch (const ConfigError&) {
+    return {Planned::refused, {}};
+  }
+}
+
+std::vector<Planned> LayoutPlanner::plan_all(const MeshChoice& mesh, double limit_s) const {
+  const Config config = with_mesh(base_, mesh);
+  const bool is_given = base_.is_set("parallelism.pipeline_parallel_schedule");
+  if (mesh.pipeline == 1 || is_given) return plan_schedule(mesh, config, limit_s);
+  std::vector<Planned> all;
+  for (const auto& [schedule, stages] : {std::pair("1f1b", 1), {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+    if (!variants_.has_layers_for(stages, mesh.pipeline)) continue;
+    Config other = config;
+    other.parallelism.pipeline_parallel_schedule = schedule;
+    std::ranges::move(plan_schedule(mesh, other, limit_s), std::back_inserter(all));
+  }
+  return all;
+}
+
+std::vector<Planned> LayoutPlanner::plan_schedule(const MeshChoice& mesh, const Config& config, double limit_s) const {
+  std::vector<Planned> all;
+  std::vector<Config> states = states_of(mesh, config);
+  std::erase_if(states, [&](const Config& state) { return least_state_bytes(state) > memory_limit(); });
+  for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
+    if (states.empty()) return all;
+    auto bounds = bounds_of(with_passes_of(states, config), setting);
+    if (!bounds) {
+      all.emplace_back();
+      return all;
+    }
+    std::optional<bool> too_slow;  // looked up once, if a layout may fit
+    std::erase_if(states, [&](Config& state) {
+      if (bounds->memory_bytes(state, memory_limit()) > memory_limit()) return false;
+      if (!too_slow) too_slow = is_too_slow(*bounds, limit_s);
+      if (*too_slow) return false;
+      if (limit_s < INFINITY && bounds->step_seconds(state) >= limit_s) return true;
+      state.activation_checkpoint = setting;
+      if (bytes_with_few_microbatches(state) > memory_limit()) return false;
+      all.push_back(plan({mesh.kind(), state}, limit_s));
+      return all.back().outcome != Planned::too_large;
+    });
+    if (too_slow.value_or(false)) return all;
+  }
+  return all;
+}
+
+std::vector<Config> LayoutPlanner::states_of(const MeshChoice& mesh, const Config& config) const {
+  return variants_.states(mesh, config, [&](const Config& other) {
+    return static_cast<double>(least_state_bytes(other)) <= kShareOfStates * static_cast<double>(memory_limit());
+  });
+}
+
+int64_t LayoutPlanner::memory_limit() const {
+  const double given = base_.run.memory_gib_per_rank * 0x1p30, device = facts_.hardware->device.memory_bytes;
+  return static_cast<int64_t>(given == 0 ? device : std::min(given, device));
+}
+
+int64_t LayoutPlanner::least_state_bytes(const Config& config) const {
+  try {
+    return state_bytes_bound(config, facts_, parameters_);
+  } catch (const ConfigError&) {
+    return 0;  // whoever plans it finds the law that it breaks
+  }
+}
+
+int64_t LayoutPlanner::bytes_with_few_microbatches(const Config& config) const {
+  try {
+    const Config few = with_few_microbatches(config, facts_);
+    if (4 * few.training.global_batch_size > config.training.global_batch_size) return 0;  // a plan costs little more
+    check(few);
+    return make_plan(few, facts_).largest_memory_bytes();
+  } catch (const ConfigError&) {
+    return 0;  // whoever plans all of them finds the law that it breaks
+  }
+}
+
+std::optional<LayoutBounds> LayoutPlanner::bounds_of(Config config,
+                                                     const ActivationCheckpointConfig& recomputation) const {
+  config.activation_checkpoint = recomputation;
+  try {
+    return LayoutBounds(config, facts_, parameters_);
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+FoundLayout LayoutPlanner::layout_of(const Plan& plan) const {
+  FoundLayout found{.config = plan.config,
+                    .name = plan.mesh_and_kind(),
+                    .kind = {},
+                    .time = *plan.step_time,
+                    .mfu = model_flops_utilization(plan, plan.step_time->seconds, true),
+                    .mfu_causal = model_flops_utilization(plan, plan.step_time->seconds, false),
+                    .memory_bytes = plan.largest_memory_bytes()};
+  const bool is_1d = plan.tensor.columns > 1 && plan.tensor.stream != StreamSharding::width;
+  if (is_1d && !plan.config.parallelism.tensor_parallel_sequence) found.name += "; no sequence parallelism";
+  if (plan.schedule.rows.size() > 1) found.name += "; " + schedule_text(plan.config);
+  if (const std::string text = recomputation_text(plan.config); !text.empty()) found.name += "; " + text;
+  Config base = base_;
+  for (const std::string& name : searched_keys()) {
+    const Key& key = *find_key(name);
+    if (value_text(key, found.config) != value_text(key, base)) found.config.origins[name] = kChosenByAuto;
+  }
+  return found;
+}
+
+}  // namespace orthant
