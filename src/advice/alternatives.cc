@@ -135,10 +135,12 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   }
   if (config.run.device == "cuda") {
     if (!config.activation_checkpoint.offload) {
-      add([](Config& c) { c.activation_checkpoint.offload = true; }, "copies activations to the host and back");
+      add([](Config& c) { c.activation_checkpoint.offload = true; },
+          "copies activations to the host and back; the step does not count these copies");
     }
     if (!config.optimizer.offload) {
-      add([](Config& c) { c.optimizer.offload = true; }, "copies optimizer state to the host and back");
+      add([](Config& c) { c.optimizer.offload = true; },
+          "copies optimizer state to the host and back; the step does not count these copies");
     }
   }
   if (plan.mesh.axis_size(kPipeline) > 1 && plan.vocabulary.empty()) {

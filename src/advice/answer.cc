@@ -12,6 +12,7 @@
 #include "advice/recomputation_choices.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "config/from_config.h"
 #include "config/table.h"
@@ -128,9 +129,17 @@ std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
   return join(texts, ", ");
 }
 
-std::string action_text(const Action& action) {
+// A stage; if each layer is a stage of its own, the layer.
+std::string stage_text(const Plan& plan, int index) {
+  const Stage& stage = plan.stages[static_cast<size_t>(index)];
+  if (!plan.has_gradients_by_unit()) return fmt::format("stage {}", index);
+  if (stage.layers.size() == 1) return fmt::format("layer {}", stage.layers.begin);
+  return stage.last ? "output layer" : stage.first ? "embedding" : fmt::format("stage {}", index);
+}
+
+std::string action_text(const Plan& plan, const Action& action) {
   const int microbatch = microbatch_of(action);
-  return fmt::format("at {} ({}, stage {}{})", to_string(action), facts(action.kind).meaning, action.stage,
+  return fmt::format("at {} ({}, {}{})", to_string(action), facts(action.kind).meaning, stage_text(plan, action.stage),
                      microbatch < 0 ? "" : fmt::format(", microbatch {}", microbatch));
 }
 
@@ -141,7 +150,7 @@ std::string memory_text(const Plan& plan) {
   const std::string needs =
       fmt::format("rank {} needs most, {} of tensors{} {}", rank, format_bytes(static_cast<double>(memory.total())),
                   limit_gib > 0 ? fmt::format(" (at most run.memory_gib_per_rank = {:g} GiB)", limit_gib) : "",
-                  memory.peak ? action_text(*memory.peak) : "in the update");
+                  memory.peak ? action_text(plan, *memory.peak) : "in the update");
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
@@ -258,8 +267,8 @@ std::string explain_answer(const Plan& plan) {
   if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));
   if (plan.facts.hardware) {
     const Hardware& hardware = *plan.facts.hardware;
-    text += labelled("hardware",
-                     fmt::format("{}, {}: {}", hardware.name, origin_text(hardware), hardware.description));
+    text += labelled("hardware", fmt::format("{}, {}: {}", escape_for_terminal(hardware.name), origin_text(hardware),
+                                             escape_for_terminal(hardware.description)));
   }
   return text;
 }

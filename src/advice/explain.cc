@@ -307,7 +307,8 @@ std::string schedule_section(const Plan& plan) {
 std::string layouts_section(const Plan& plan) {
   std::string out;
   if (const std::string layouts = explain_layouts(plan); !layouts.empty()) {
-    out += fmt::format("\nlayouts of {}, per rank and step\n{}", counted(plan.mesh.size(), "rank"), layouts);
+    out += fmt::format("\nlayouts of {}, per rank and step; without ZeRO where none is named\n{}",
+                       counted(plan.mesh.size(), "rank"), layouts);
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
     out +=

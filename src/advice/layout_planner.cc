@@ -17,7 +17,7 @@ namespace {
 void check(const Config& config) { check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}}); }
 
 // Layouts with copies of sharded states are tried with the most copies for which states take this share of the memory.
-constexpr double kShareOfStates = 1.0 / 8;
+constexpr double kShareOfStates = 1.0 / 6;
 
 // Whether the passes alone take limit_s seconds or more.
 bool is_too_slow(LayoutBounds& bounds, double limit_s) {
@@ -68,25 +68,34 @@ std::vector<Planned> LayoutPlanner::plan_schedule(const MeshChoice& mesh, const 
   std::vector<Planned> all;
   std::vector<Config> states = states_of(mesh, config);
   std::erase_if(states, [&](const Config& state) { return least_state_bytes(state) > memory_limit(); });
-  for (const ActivationCheckpointConfig& setting : variants_.recomputations()) {
-    if (states.empty()) return all;
-    auto bounds = bounds_of(with_passes_of(states, config), setting);
-    if (!bounds) {
-      all.emplace_back();
-      return all;
+  for (const auto& level : variants_.recomputations()) {
+    std::vector<bool> is_done(states.size());  // it fits, or is too slow, also with more recomputation
+    for (const ActivationCheckpointConfig& setting : level) {
+      if (states.empty()) return all;
+      auto bounds = bounds_of(with_passes_of(states, config), setting);
+      if (!bounds) {
+        all.emplace_back();
+        return all;
+      }
+      std::optional<bool> too_slow;  // looked up once, if a layout may fit
+      for (size_t i = 0; i < states.size(); ++i) {
+        if (bounds->memory_bytes(states[i], memory_limit()) > memory_limit()) continue;
+        if (!too_slow) too_slow = is_too_slow(*bounds, limit_s);
+        if (*too_slow || (limit_s < INFINITY && bounds->step_seconds(states[i]) >= limit_s)) {
+          is_done[i] = true;
+          continue;
+        }
+        states[i].activation_checkpoint = setting;
+        if (bytes_with_few_microbatches(states[i]) > memory_limit()) continue;
+        all.push_back(plan({mesh.kind(), states[i]}, limit_s));
+        if (all.back().outcome != Planned::too_large) is_done[i] = true;
+      }
     }
-    std::optional<bool> too_slow;  // looked up once, if a layout may fit
-    std::erase_if(states, [&](Config& state) {
-      if (bounds->memory_bytes(state, memory_limit()) > memory_limit()) return false;
-      if (!too_slow) too_slow = is_too_slow(*bounds, limit_s);
-      if (*too_slow) return false;
-      if (limit_s < INFINITY && bounds->step_seconds(state) >= limit_s) return true;
-      state.activation_checkpoint = setting;
-      if (bytes_with_few_microbatches(state) > memory_limit()) return false;
-      all.push_back(plan({mesh.kind(), state}, limit_s));
-      return all.back().outcome != Planned::too_large;
-    });
-    if (too_slow.value_or(false)) return all;
+    std::vector<Config> open;
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (!is_done[i]) open.push_back(std::move(states[i]));
+    }
+    states = std::move(open);
   }
   return all;
 }

@@ -9,6 +9,7 @@
 #include "advice/memory_limit.h"
 #include "advice/plan_json.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "base/text_table.h"
 #include "config/table.h"
@@ -29,6 +30,16 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
   return name.empty() ? "" : fmt::format("{} +{:.2g} s", name, most);
 }
 
+// Returns the text that tells two rows of the table apart. With one microbatch, layouts that differ only in
+// zero_reshard may be equal.
+std::string without_reshard(const FoundLayout& found) {
+  std::string text = fmt::format("{} {}", found.time.seconds, found.memory_bytes);
+  for (const std::string& key : searched_keys()) {
+    if (key != "parallelism.zero_reshard") text += " " + value_text(*find_key(key), found.config);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware) {
@@ -40,33 +51,36 @@ std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware)
     text += fmt::format(", or set run.memory_gib_per_rank to {} or more", gib_number(smallest.memory_bytes));
   }
   if (bytes > device) {
-    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device), hardware.name);
+    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device),
+                        escape_for_terminal(hardware.name));
   }
   return text;
 }
 
 std::string explain_search(const SearchResult& result, const Hardware& hardware) {
-  std::string text = fmt::format("search on {}: {} planned, of which {} fit\n", hardware.name,
-                                 counted(result.planned, "layout"), result.fitting.size());
+  std::string text =
+      fmt::format("search on {}: {} planned in full, of which {} fit\n", escape_for_terminal(hardware.name),
+                  counted(result.planned, "layout"), result.fitting.size());
   if (result.fitting.empty()) {
     if (!result.smallest) return text + "  no layout of these ranks is legal\n";
     return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
   std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "slower by", "layout"}};
-  std::set<std::string> kinds;
+  std::set<std::string> kinds, shown;
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
     const bool is_first_of_kind = kinds.insert(found.kind).second;
     const bool is_near = found.time.seconds < kNearBest * best.time.seconds;
-    if (i >= kShown && !(is_first_of_kind && is_near)) continue;
+    if (shown.size() >= kShown && !(is_first_of_kind && is_near)) continue;
+    if (!shown.insert(without_reshard(found)).second) continue;
     rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
                     fmt::format("{}", found.config.training.local_batch_size), i == 0 ? "" : reason(best, found),
                     found.name});
   }
   text += text_table(rows);
-  if (result.fitting.size() > kShown) {
+  if (shown.size() > kShown) {
     text += fmt::format(
         "  The first {} rows are the best; each row after them is the best of another combination of\n"
         "  tensor, sequence, data and pipeline ranks, if its step is less than {:g} times the first.\n",
@@ -77,7 +91,11 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
   for (const std::string& key : searched_keys()) {
     if (best.config.is_set(key) && best.config.origins.at(key) != kChosenByAuto) given.push_back(key);
   }
-  if (!given.empty()) text += fmt::format("  Keys that stay as they are set: {}.\n", join(given, ", "));
+  if (given.size() + 1 >= searched_keys().size()) {  // all but parallelism.layout
+    text += "  The run file sets all keys that a search chooses; remove those that it may choose.\n";
+  } else if (!given.empty()) {
+    text += fmt::format("  Keys that stay as they are set: {}.\n", join(given, ", "));
+  }
   if (result.left_out == 0) return text;
   return text + fmt::format(
                     "  Of {} meshes, {} were left out, because lower bounds show that their steps are too long to be\n "

@@ -25,8 +25,15 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kRefined = 12;      // layouts that are varied further
+constexpr size_t kRefined = 16;      // layouts that are varied further
 constexpr size_t kMeshesAtOnce = 8;  // that are planned with the same limits
+
+// The keys of a MeshChoice.
+const std::vector<std::string> kMeshKeys = {
+    "parallelism.tensor_parallel_kind",     "parallelism.tensor_parallel_degree",
+    "parallelism.tensor_parallel_mesh",     "parallelism.tensor_parallel_sequence",
+    "parallelism.pipeline_parallel_degree", "parallelism.context_parallel_ulysses",
+    "parallelism.context_parallel_ring",    "training.local_batch_size"};
 
 class LayoutSearch {
  public:
@@ -121,9 +128,9 @@ class LayoutSearch {
   void refine() {
     const auto is_pipeline = [](const Config& config) { return config.parallelism.pipeline_parallel_degree > 1; };
     const auto any = [](const Config&) { return true; };
-    vary(best_layouts(is_pipeline, false), &LayoutVariants::pipelines);
-    vary(best_layouts(any, true), &LayoutVariants::copies);
-    vary(best_layouts(any, true), &LayoutVariants::partial_recomputations);
+    vary(best_layouts(is_pipeline, searched_keys(), false), &LayoutVariants::pipelines);
+    vary(best_layouts(any, kMeshKeys, true), &LayoutVariants::copies);
+    vary(best_layouts(any, searched_keys(), true), &LayoutVariants::partial_recomputations);
   }
 
   void vary(const std::vector<Candidate>& layouts,
@@ -141,16 +148,16 @@ class LayoutSearch {
     add(std::move(planned));
   }
 
-  /// The best layouts that are wanted, and with `of_each_kind` the best one of each kind.
-  std::vector<Candidate> best_layouts(const std::function<bool(const Config&)>& wanted, bool of_each_kind) {
+  /// The best layouts that are wanted and differ in these keys, and with `of_each_kind` the best one of each kind.
+  std::vector<Candidate> best_layouts(const std::function<bool(const Config&)>& wanted,
+                                      const std::vector<std::string>& keys, bool of_each_kind) {
     sort_fitting();
     std::vector<Candidate> best;
-    std::set<std::string> kinds;
-    size_t count = 0;
+    std::set<std::string> kinds, different;
     for (const FoundLayout& found : result_.fitting) {
-      if (!wanted(found.config)) continue;
+      if (!wanted(found.config) || !different.insert(settings_of(found.config, keys)).second) continue;
       const bool is_new = kinds.insert(found.kind).second;
-      if (count++ < kRefined || (is_new && of_each_kind)) best.push_back({found.kind, found.config});
+      if (different.size() <= kRefined || (is_new && of_each_kind)) best.push_back({found.kind, found.config});
     }
     return best;
   }
@@ -172,7 +179,7 @@ class LayoutSearch {
     for (const auto& [bound, mesh] : meshes) {
       if (mesh.local_batch != least_batch) continue;
       for (Config& pipeline : variants_.lean_pipelines(mesh)) {
-        pipeline.activation_checkpoint = variants_.recomputations().back();
+        pipeline.activation_checkpoint = variants_.recomputations().back().front();
         for (const Config& config : planner_.states_of(mesh, pipeline)) {
           open.emplace(planner_.least_state_bytes(config),
                        BoundedCandidate{{mesh.kind(), config}, pipelines.size(), BoundedCandidate::state_bytes});
@@ -196,7 +203,7 @@ class LayoutSearch {
         open.insert(std::move(node));
       } else {
         const auto [found, is_new] = bounds.try_emplace(pipeline);
-        if (is_new) found->second = planner_.bounds_of(pipelines[pipeline], variants_.recomputations().back());
+        if (is_new) found->second = planner_.bounds_of(pipelines[pipeline], variants_.recomputations().back().front());
         if (!found->second) continue;
         node.key() = found->second->memory_bytes(layout.config);
         counted = BoundedCandidate::passes;
@@ -221,9 +228,9 @@ class LayoutSearch {
     result_.planned = std::ssize(planned_);
   }
 
-  static std::string settings_of(const Config& config) {
+  static std::string settings_of(const Config& config, const std::vector<std::string>& keys = searched_keys()) {
     std::string settings;
-    for (const std::string& key : searched_keys()) settings += value_text(*find_key(key), config) + "\n";
+    for (const std::string& key : keys) settings += value_text(*find_key(key), config) + "\n";
     return settings;
   }
 

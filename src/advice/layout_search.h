@@ -4,10 +4,10 @@
 //
 //   1. The meshes of tensor x pipeline x sequence x data ranks, each with several sizes of microbatches, are sorted by
 //      a lower bound of the step time: the passes of the busiest rank.
-//   2. Each is planned with three schedules and all stages of ZeRO, and with the least recomputation that fits. It is
-//      left out if a bound of its time is not below the tenth best step and that of the best of its kind, or if a
-//      bound of its memory does not fit. The winner is the best of this space, and so is the best of each kind that is
-//      near it.
+//   2. Each is planned with three schedules, with all stages of ZeRO, without copies of the sharded states and with as
+//      many as leave room for activations, and with the least recomputation that fits. It is
+//      left out if a bound of its time is not below the tenth best step and the best step of its kind, or if a bound
+//      of its memory does not fit. The winner is the best of this space, and so is the best of each kind near it.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary. Then the
 //      best layouts, and the best one of each kind, are planned again with other numbers of copies of the states that
 //      ZeRO shards, and with recomputation of other operations.
@@ -32,7 +32,7 @@ namespace orthant {
 inline constexpr size_t kShown = 10;
 
 /// The search finds the best layout of each kind whose step is less than this times the best of all.
-inline constexpr double kNearBest = 1.5;
+inline constexpr double kNearBest = 1.25;
 
 /// The keys that the search sets.
 const std::vector<std::string>& searched_keys();

@@ -61,12 +61,15 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
   return all;
 }
 
-std::vector<ActivationCheckpointConfig> LayoutVariants::recomputations() const {
-  if (base_.is_set("activation_checkpoint.mode")) return {base_.activation_checkpoint};
-  return {{.mode = "none"},
-          {.mode = "selective", .operations = {"norms", "swiglu"}},
-          {.mode = "selective", .operations = {"norms", "attention", "swiglu"}},
-          {.mode = "full"}};
+std::vector<std::vector<ActivationCheckpointConfig>> LayoutVariants::recomputations() const {
+  if (base_.is_set("activation_checkpoint.mode")) return {{base_.activation_checkpoint}};
+  const auto selective = [](std::vector<std::string> operations) {
+    return ActivationCheckpointConfig{.mode = "selective", .operations = std::move(operations)};
+  };
+  return {{{.mode = "none"}},
+          {selective({"norms", "swiglu"})},
+          {selective({"norms", "attention", "swiglu"}), selective({"norms", "mlp"})},
+          {{.mode = "full"}}};
 }
 
 std::vector<Config> LayoutVariants::pipelines(const Config& config) const {

@@ -24,8 +24,8 @@ class LayoutVariants {
   /// the sharded states (HSDP) for which has_room() is true.
   std::vector<Config> states(const MeshChoice& mesh, const Config& config,
                              const std::function<bool(const Config&)>& has_room) const;
-  /// From no recomputation to the most.
-  std::vector<ActivationCheckpointConfig> recomputations() const;
+  /// From no recomputation to the most. Each setting recomputes all that the settings of the level before it do.
+  std::vector<std::vector<ActivationCheckpointConfig>> recomputations() const;
   /// A pipeline with the other placements of the vocabulary, and with the other schedules.
   std::vector<Config> pipelines(const Config& config) const;
   /// A layout with every other number of copies of the states that ZeRO shards.

@@ -8,6 +8,7 @@
 #include "advice/answer.h"
 #include "advice/memory_limit.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "base/text_table.h"
 #include "parallel/pipeline/plan.h"
@@ -151,10 +152,10 @@ std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
   const auto times = [&](double time) { return timeline_text(plan, time); };
-  out += fmt::format("  {}: bubble {:.1f} % of the row, which takes {}; the busiest rank computes for {}\n",
-                     plan.step_time ? "with " + plan.facts.hardware->name : "with durations from FLOPs",
-                     100 * timeline.bubble, times(timeline.makespan),
-                     times(timeline.makespan - makespan_bubble(timeline)));
+  out += fmt::format(
+      "  {}: bubble {:.1f} % of the row, which takes {}; the busiest rank computes for {}\n",
+      plan.step_time ? "with " + escape_for_terminal(plan.facts.hardware->name) : "with durations from FLOPs",
+      100 * timeline.bubble, times(timeline.makespan), times(timeline.makespan - makespan_bubble(timeline)));
   out += fmt::format("  {}a rank idles for at most {} between its first and last pass\n",
                      plan.step_time ? "" : "(unit: a rank's mean forward of a microbatch); ",
                      times(max_rank_bubble(timeline)));

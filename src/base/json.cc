@@ -45,9 +45,11 @@ class StrictBuilder {
     name_ = std::move(name);
     return true;
   }
-  bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception&) {
-    throw DataError(
-        fmt::format("{}: offset {}: not valid JSON near \"{}\"", source_, offset, escape_for_terminal(token, 40)));
+  bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception& error) {
+    constexpr int kNumberOverflow = 406;  // of nlohmann::json
+    throw DataError(fmt::format("{}: offset {}: {} near \"{}\"", source_, offset,
+                                error.id == kNumberOverflow ? "a number beyond the range of float64" : "not valid JSON",
+                                escape_for_terminal(token, 40)));
   }
 
  private:

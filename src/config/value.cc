@@ -127,6 +127,7 @@ std::optional<std::string> word_problem(const Legal& legal, const std::string& v
     if (choice == value) return {};
   }
   std::string text = "must be " + join_or(choice_words(legal, true));
+  if (value == "gpu" && std::ranges::count(legal.choices, "cuda") > 0) return text + "; did you mean \"cuda\"?";
   // If two choices are equally near, a suggestion would be a guess.
   if (const auto choice = nearest(value, legal.choices)) {
     const int edits = edit_distance(value, *choice);

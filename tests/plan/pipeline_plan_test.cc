@@ -297,7 +297,7 @@ TEST(ScheduleChoices, SayWhatElseTheyChange) {
   for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "zb_v", {kLayers + "-1"})))
     EXPECT_EQ(choice.otherwise, "") << choice.name;
   EXPECT_TRUE(
-      says(explain(plan_of(4, "gpipe", by_hand), Sections::all()), {"half of 1F1B's activations; with", layers}));
+      says(explain(plan_of(4, "gpipe", by_hand), Sections::all()), {"half of 1F1B's live passes; with", layers}));
   Words limited = by_hand;
   limited.emplace_back("run.memory_gib_per_rank=0.021");
   EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(4, "gpipe", limited); }),
@@ -347,8 +347,8 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
                           "rank 1 | .   1F0 1B0 1F1 1B1 1F2 1B2\n"}))
       << text;
   EXPECT_TRUE(says(text, {"embedding, layers 0-7", "layers 8-15, head",
-                          fmt::format("bubble {:.1f} % of the row", 100 * plan.timeline.bubble), "v_half",
-                          "as planned", "two stages a rank, half of 1F1B's activations"}))
+                          fmt::format("bubble {:.1f} % of the row", 100 * plan.timeline.bubble), "v_half", "as planned",
+                          "two stages a rank, half of 1F1B's live passes"}))
       << text;
   const auto json = nlohmann::json::parse(plan_json(plan, Sections::all()));
   EXPECT_EQ(json["schedule"]["name"], "1f1b");
