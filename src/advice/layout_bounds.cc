@@ -18,7 +18,7 @@
 namespace orthant {
 namespace {
 
-constexpr int64_t kMostTensors = 32;  // at least as many as a layer has
+constexpr int64_t kMaxTensorsPerLayer = 32;
 
 int64_t volume_of(const ParameterInfo& parameter) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
@@ -28,6 +28,7 @@ void add(ParameterTotals& totals, const ParameterTotals& others, double share) {
   totals.elements += share * others.elements;
   totals.state_bytes += share * others.state_bytes;
   if (share == 1) totals.largest = std::max(totals.largest, others.elements);
+  totals.largest_part = std::max(totals.largest_part, share * others.elements);
 }
 
 }  // namespace
@@ -209,6 +210,7 @@ double LayoutBounds::step_seconds() {
   for (const Span& span : timeline.spans) {
     if (span.stream == Stream::compute) last = std::max(last, span.end);
   }
+  if (full.post_validates()) last = std::ranges::max(timeline.busy);
   return passes_seconds_.emplace(last * (1 - kRoundingOfSums));
 }
 
@@ -236,35 +238,38 @@ LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) con
   const CollectiveKind sum = p.zero_stage == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
   const double ranks = mesh.group_size(axes), held = Shares(mesh).held;
   const double bucket = std::min(p.bucket_mib, 1e9) * 0x1p20 / master_bytes(config);
-  DataMessages most;
+  DataMessages slowest;
   for (size_t row = 0; row < rows_.size(); ++row) {
+    const int rank = mesh.rank_at(0, kPipeline, static_cast<int>(row));
     const int64_t layers = layers_[row];
-    // The least calls: one for each layer that is a unit; otherwise a bucket has less than the least and one more part.
-    const auto by_bucket = static_cast<int64_t>(held * rows_[row].elements / (bucket + held * rows_[row].largest));
-    const int64_t parts = std::max<int64_t>(1, has_gradients_by_unit(config) ? layers : by_bucket);
+    // Each layer that is a unit has a bucket. Otherwise a bucket closes when it reaches bucket_mib, so it is smaller
+    // than bucket_mib and its largest part together.
+    const auto buckets = static_cast<int64_t>(held * rows_[row].elements / (bucket + held * rows_[row].largest_part));
+    const int64_t parts = std::max<int64_t>(1, has_gradients_by_unit(config) ? layers : buckets);
     const auto seconds = [&](CollectiveKind kind, int64_t times, int element_bytes) {
       const double elements = held * (times == 1 ? rows_[row].elements : elements_of_layers_[row]);
-      // Blocks of the gradient norm are not divided, so that the rank may have a few elements less to send.
-      const double undivided = static_cast<double>(kNormBlockElements * kMostTensors * (layers + 2));
+      // Blocks of the gradient norm are not divided, so that the rank may have fewer elements to send.
+      const auto undivided = static_cast<double>(kNormBlockElements * kMaxTensorsPerLayer * (layers + 2));
       const double sent = std::max(0.0, elements * (ranks - 1) / ranks - undivided) * static_cast<double>(times);
       const auto bytes = static_cast<int64_t>((kind == CollectiveKind::all_reduce ? 2 : 1) * sent * element_bytes);
-      return collective_seconds(mesh, *pipeline_.facts.hardware, 0, kind, axes, times * parts, {bytes, bytes},
+      return collective_seconds(mesh, *pipeline_.facts.hardware, rank, kind, axes, times * parts, {bytes, bytes},
                                 Waiting::during_other_work);
     };
-    most.reductions = std::max(most.reductions, seconds(sum, sums, master_bytes(config)));
+    slowest.reductions = std::max(slowest.reductions, seconds(sum, sums, master_bytes(config)));
     if (p.zero_stage == 0) continue;
     const int element = dtype_bytes(config.training.dtype);
-    most.gathers = std::max(most.gathers, seconds(CollectiveKind::all_gather, uses, element));
+    slowest.gathers = std::max(slowest.gathers, seconds(CollectiveKind::all_gather, uses, element));
   }
-  most.reductions *= 1 - kRoundingOfSums, most.gathers *= 1 - kRoundingOfSums;
-  return most;
+  slowest.reductions *= 1 - kRoundingOfSums, slowest.gathers *= 1 - kRoundingOfSums;
+  return slowest;
 }
 
 double LayoutBounds::step_seconds(const Config& config) {
-  const DataMessages messages = data_messages(config);
-  const int64_t zero = config.parallelism.zero_stage;
-  const bool gathers_at_end = (zero == 1 || zero == 2) && !pipeline_.post_validates();
-  return std::max({step_seconds() + (gathers_at_end ? messages.gathers : 0), messages.gathers, messages.reductions});
+  if (pipeline_.post_validates()) return step_seconds();
+  const auto [reductions, gathers] = data_messages(config);
+  // Weights that are not sharded are gathered after the update. One stream carries the sums and gathers of the passes.
+  if (config.parallelism.zero_stage < 3) return std::max(step_seconds(), reductions) + gathers;
+  return std::max(step_seconds(), reductions + gathers);
 }
 
 LayoutBounds::PassesMemory& LayoutBounds::passes_memory(bool gradients_by_unit) {

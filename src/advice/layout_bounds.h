@@ -24,6 +24,7 @@ struct ParameterTotals {
   double elements = 0;
   double state_bytes = 0;  // of their optimizer state
   double largest = 0;      // elements of the largest part that ZeRO gathers and sums as a unit
+  double largest_part = 0;  // elements of the largest part, of a part that all pipeline ranks share its share
 };
 
 /// The parameters of a model, which are the same in every layout.
@@ -56,8 +57,8 @@ class LayoutBounds {
   /// The bounds for the mesh, the schedule and the recomputation of this run file. Throws ConfigError if it is illegal.
   /// `parameters` must outlive them.
   LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
-  /// Lower bound of the step time: the end of the last pass. Requires facts.hardware. Throws ConfigError if the order
-  /// of passes is illegal.
+  /// Lower bound of the step time: the end of the last pass, or with post-validation, where steps overlap, the passes
+  /// of the busiest pipeline rank. Requires facts.hardware. Throws ConfigError if the order of passes is illegal.
   double step_seconds();
   /// The same for a config that has the stage of ZeRO: messages of gradients and of sharded weights count, too.
   double step_seconds(const Config& config);

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
-#include "advice/answer.h"
 #include "advice/memory_limit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
-#include "base/text.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -16,15 +15,15 @@ namespace {
 
 void check(const Config& config) { check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}}); }
 
-// Layouts with copies of sharded states are tried with the most copies for which states take this share of the memory.
-constexpr double kShareOfStates = 1.0 / 6;
+// Layouts with copies of sharded states are tried with the most copies for which states take this part of the memory.
+constexpr double kStateFraction = 1.0 / 6;
 
-// Whether the passes alone take limit_s seconds or more.
-bool is_too_slow(LayoutBounds& bounds, double limit_s) {
+// Whether a bound shows that the step takes limit_s seconds or more.
+bool is_too_slow(LayoutBounds& bounds, const Config& config, double limit_s) {
   try {
-    return limit_s < INFINITY && bounds.step_seconds() >= limit_s;
+    return limit_s < INFINITY && bounds.step_seconds(config) >= limit_s;
   } catch (const ConfigError&) {
-    return false;  // whoever plans it finds the law that it breaks
+    return false;  // plan() finds the law that it breaks
   }
 }
 
@@ -77,11 +76,9 @@ std::vector<Planned> LayoutPlanner::plan_schedule(const MeshChoice& mesh, const 
         all.emplace_back();
         return all;
       }
-      std::optional<bool> too_slow;  // looked up once, if a layout may fit
       for (size_t i = 0; i < states.size(); ++i) {
         if (bounds->memory_bytes(states[i], memory_limit()) > memory_limit()) continue;
-        if (!too_slow) too_slow = is_too_slow(*bounds, limit_s);
-        if (*too_slow || (limit_s < INFINITY && bounds->step_seconds(states[i]) >= limit_s)) {
+        if (is_too_slow(*bounds, states[i], limit_s)) {
           is_done[i] = true;
           continue;
         }
@@ -102,7 +99,7 @@ std::vector<Planned> LayoutPlanner::plan_schedule(const MeshChoice& mesh, const 
 
 std::vector<Config> LayoutPlanner::states_of(const MeshChoice& mesh, const Config& config) const {
   return variants_.states(mesh, config, [&](const Config& other) {
-    return static_cast<double>(least_state_bytes(other)) <= kShareOfStates * static_cast<double>(memory_limit());
+    return static_cast<double>(least_state_bytes(other)) <= kStateFraction * static_cast<double>(memory_limit());
   });
 }
 
@@ -115,7 +112,7 @@ int64_t LayoutPlanner::least_state_bytes(const Config& config) const {
   try {
     return state_bytes_bound(config, facts_, parameters_);
   } catch (const ConfigError&) {
-    return 0;  // whoever plans it finds the law that it breaks
+    return 0;  // plan() finds the law that it breaks
   }
 }
 
@@ -126,7 +123,7 @@ int64_t LayoutPlanner::bytes_with_few_microbatches(const Config& config) const {
     check(few);
     return make_plan(few, facts_).largest_memory_bytes();
   } catch (const ConfigError&) {
-    return 0;  // whoever plans all of them finds the law that it breaks
+    return 0;  // plan() finds the law that it breaks
   }
 }
 

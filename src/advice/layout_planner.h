@@ -22,7 +22,7 @@ struct Candidate {
 /// The outcome of planning a candidate.
 struct Planned {
   enum { fits, too_large, too_slow, refused } outcome = refused;
-  std::optional<FoundLayout> layout;  // if it fits; and if it is too large, unless a bound showed that
+  std::optional<FoundLayout> layout;  // if it fits, or is too large
 };
 
 class LayoutPlanner {

@@ -1,7 +1,5 @@
 #include "advice/layout_search.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,16 +8,12 @@
 #include <set>
 #include <utility>
 
-#include "advice/answer.h"
 #include "advice/layout_bounds.h"
 #include "advice/layout_planner.h"
 #include "advice/layout_variants.h"
-#include "advice/memory_limit.h"
 #include "advice/mesh_choices.h"
-#include "advice/zero_choices.h"
 #include "base/cores.h"
 #include "base/errors.h"
-#include "base/text.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -29,11 +23,15 @@ constexpr size_t kRefined = 16;      // layouts that are varied further
 constexpr size_t kMeshesAtOnce = 8;  // that are planned with the same limits
 
 // The keys of a MeshChoice.
-const std::vector<std::string> kMeshKeys = {
-    "parallelism.tensor_parallel_kind",     "parallelism.tensor_parallel_degree",
-    "parallelism.tensor_parallel_mesh",     "parallelism.tensor_parallel_sequence",
-    "parallelism.pipeline_parallel_degree", "parallelism.context_parallel_ulysses",
-    "parallelism.context_parallel_ring",    "training.local_batch_size"};
+const std::vector<std::string> kMeshKeys = {"parallelism.tensor_parallel_kind",
+                                            "parallelism.tensor_parallel_degree",
+                                            "parallelism.tensor_parallel_mesh",
+                                            "parallelism.tensor_parallel_sequence",
+                                            "parallelism.pipeline_parallel_degree",
+                                            "parallelism.context_parallel_ulysses",
+                                            "parallelism.context_parallel_ring",
+                                            "parallelism.data_parallel_degree",
+                                            "training.local_batch_size"};
 
 class LayoutSearch {
  public:
@@ -85,7 +83,7 @@ class LayoutSearch {
       try {
         meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
       } catch (const ConfigError&) {
-        ++result_.refused;
+        result_.refused += searched_.insert(settings_of(with_mesh(base_, mesh), kMeshKeys)).second ? 1 : 0;
       }
     }
     std::ranges::stable_sort(meshes, {}, &BoundedMesh::first);
@@ -98,6 +96,7 @@ class LayoutSearch {
     for (auto next = meshes.begin(); next != meshes.end();) {
       std::vector<std::pair<MeshChoice, double>> wanted;  // each with its limit
       for (; next != meshes.end() && wanted.size() < kMeshesAtOnce; ++next) {
+        if (!searched_.insert(settings_of(with_mesh(base_, next->second), kMeshKeys)).second) continue;
         const double limit_s = limit(next->second.kind());
         if (next->first < limit_s) {
           wanted.emplace_back(next->second, limit_s);
@@ -240,6 +239,7 @@ class LayoutSearch {
   const ModelParameters parameters_;
   const LayoutPlanner planner_;
   SearchResult result_;
+  std::set<std::string> searched_;              // settings_of() meshes that were searched
   std::set<std::string> planned_;               // settings_of() all planned layouts
   std::multiset<double> best_;                  // step times of the layouts that fit
   std::map<std::string, double> best_of_kind_;  // the shortest of each kind of layouts

@@ -5,9 +5,9 @@
 //   1. The meshes of tensor x pipeline x sequence x data ranks, each with several sizes of microbatches, are sorted by
 //      a lower bound of the step time: the passes of the busiest rank.
 //   2. Each is planned with three schedules, with all stages of ZeRO, without copies of the sharded states and with as
-//      many as leave room for activations, and with the least recomputation that fits. It is
-//      left out if a bound of its time is not below the tenth best step and the best step of its kind, or if a bound
-//      of its memory does not fit. The winner is the best of this space, and so is the best of each kind near it.
+//      many as leave room for activations, and with the least recomputation that fits. A layout is left out if a bound
+//      shows that it does not fit, or that its step is not below the tenth best and not below the best of its kind.
+//      Part 2 finds the best layout of this space, and the best of each kind within kNearBest times its step.
 //   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary. Then the
 //      best layouts, and the best one of each kind, are planned again with other numbers of copies of the states that
 //      ZeRO shards, and with recomputation of other operations.
@@ -60,7 +60,7 @@ struct SearchResult {
 using SearchProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Searches the layouts of the run on facts.ranks ranks. Requires facts.hardware. Calls `progress`, if it is given,
-/// after each mesh.
+/// after each group of meshes.
 SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress = {});
 
 /// Returns the least memory, its layout and what to change, for a search in which nothing fits.

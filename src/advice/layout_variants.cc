@@ -24,11 +24,17 @@ bool LayoutVariants::has_layers_for(int stages, int64_t pipeline) const {
   return allows_idle_ranks_ || stages * pipeline <= base_.model.num_hidden_layers;
 }
 
+std::vector<int64_t> LayoutVariants::copy_numbers(int64_t data) const {
+  if (base_.is_set("parallelism.data_parallel_replicate_degree")) return {};
+  if (base_.is_set("parallelism.data_parallel_shard_degree")) return {};
+  std::vector<int64_t> numbers = divisors_of(data);
+  std::erase_if(numbers, [&](int64_t number) { return number == 1 || number == data; });
+  return numbers;
+}
+
 std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config& config,
                                            const std::function<bool(const Config&)>& has_room) const {
   const ParallelismConfig& given = base_.parallelism;
-  const bool copies_are_set = base_.is_set("parallelism.data_parallel_replicate_degree") ||
-                              base_.is_set("parallelism.data_parallel_shard_degree");
   // A degree that is set to its default asks for no copies, which stage 0 permits.
   const bool copies_are_given =
       given.data_parallel_replicate_degree != ParallelismConfig().data_parallel_replicate_degree ||
@@ -43,9 +49,7 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
   };
   add_zero(0, Reshard::step);
   if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
-  std::vector<int64_t> copies = divisors_of(mesh.data);
-  std::erase_if(copies, [&](int64_t number) { return number == 1 || number == mesh.data; });
-  if (copies_are_set) copies.clear();
+  const std::vector<int64_t> copies = copy_numbers(mesh.data);
   const auto add = [&](int64_t stage, Reshard reshard) {
     if (!add_zero(stage, reshard)) return;
     Config with_copies = all.back();
@@ -93,18 +97,13 @@ std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
 std::vector<Config> LayoutVariants::copies(const Config& config) const {
   const auto& p = config.parallelism;
   std::vector<Config> all;
-  if (base_.is_set("parallelism.data_parallel_replicate_degree") ||
-      base_.is_set("parallelism.data_parallel_shard_degree") || p.data_parallel_degree == 1) {
-    return all;
-  }
   const auto add = [&](int64_t stage, const std::string& reshard, int64_t copies) {
     if (base_.is_set("parallelism.zero_stage") && stage != base_.parallelism.zero_stage) return;
     if (base_.is_set("parallelism.zero_reshard") && reshard != base_.parallelism.zero_reshard) return;
     ParallelismConfig& other = all.emplace_back(config).parallelism;
     other.zero_stage = stage, other.zero_reshard = reshard, other.data_parallel_replicate_degree = copies;
   };
-  for (const int64_t copies : divisors_of(p.data_parallel_degree)) {
-    if (copies == 1 || copies == p.data_parallel_degree) continue;
+  for (const int64_t copies : copy_numbers(p.data_parallel_degree)) {
     if (p.zero_stage == 1 || p.zero_stage == 2) add(p.zero_stage, p.zero_reshard, copies);
     for (const char* reshard : {"never", "microbatch"}) add(3, reshard, copies);
   }

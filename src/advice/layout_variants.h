@@ -1,4 +1,5 @@
-// Enumerates the variants of a mesh that a search tries: stages of ZeRO, recomputation, and lean pipelines.
+// Enumerates the variants of a mesh or layout that a search tries: stages of ZeRO and copies of sharded states,
+// recomputation, schedules and placements of the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,10 @@ class LayoutVariants {
   std::vector<Config> lean_pipelines(const MeshChoice& mesh) const;
 
  private:
+  /// Numbers of copies of the states that ZeRO may shard over `data` ranks, in ascending order; none if the user has
+  /// set them.
+  std::vector<int64_t> copy_numbers(int64_t data) const;
+
   const Config& base_;
   const RunFacts& facts_;
   bool allows_idle_ranks_ = false;

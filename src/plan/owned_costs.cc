@@ -106,16 +106,16 @@ PositionClasses::PositionClasses(const ParameterPlacement& plan, const Parameter
     using Kind = std::tuple<int, int64_t, int64_t>;
     std::map<Kind, int> refined;
     Kind last = {-1, 0, 0};
-    int label = -1;
+    int refined_class = -1;
     int64_t own = size_at(0);
     for (int position = 0; position < ranks; ++position) {
       const int64_t next = size_at((position + 1) % ranks);
-      int& known = classes[static_cast<size_t>(position)];
-      if (const Kind kind = {known, own, next}; kind != last) {
-        label = refined.try_emplace(kind, static_cast<int>(refined.size())).first->second;
+      int& position_class = classes[static_cast<size_t>(position)];
+      if (const Kind kind = {position_class, own, next}; kind != last) {
+        refined_class = refined.try_emplace(kind, static_cast<int>(refined.size())).first->second;
         last = kind;
       }
-      known = label;
+      position_class = refined_class;
       own = next;
     }
   }

@@ -58,8 +58,8 @@ struct OwnedCosts {
 };
 
 /// Classes of positions whose ranks have equal costs of the parts that they own, if their shards and copies are equal:
-/// the positions have chunks of equal sizes in every bucket, and so have their successors. If costs depend on which
-/// parameters are in a chunk, each position is a class of its own.
+/// the positions have chunks of equal sizes in every bucket, and so do the positions after them. If costs depend on
+/// which parameters are in a chunk, each position is a class of its own.
 class PositionClasses {
  public:
   PositionClasses(const ParameterPlacement& plan, const ParameterShard& held, const BucketPositions& groups);

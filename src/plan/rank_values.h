@@ -27,7 +27,7 @@ struct RankValues {
 RankValues rank_values(const ParameterPlacement& plan, int rank);
 
 /// The values of all ranks. Values that several ranks share are computed once, and found by position for each rank. The
-/// cost per rank is a look-up.
+/// cost per rank is a look-up, except that with ZeRO each position may own parts of its own: see PositionClasses.
 class RankTable {
  public:
   RankTable(const ParameterPlacement& plan, const ParameterShards& held);

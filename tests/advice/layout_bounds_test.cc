@@ -94,6 +94,48 @@ TEST(LayoutBounds, AreBoundsWithSlowLinks) {
   }
 }
 
+double bound_share(const Config& config, const RunFacts& facts) {
+  Config whole = config;
+  set_zero(whole.parallelism, 0);
+  whole.parallelism.data_parallel_replicate_degree = ParallelismConfig().data_parallel_replicate_degree;
+  const ModelParameters parameters(whole, facts);
+  return LayoutBounds(whole, facts, parameters).step_seconds(config) / make_plan(config, facts).step_time->seconds;
+}
+
+// Copies of sharded states; hosts whose ranks are no multiple of a pipeline rank's; small models with a vocabulary
+// that all pipeline ranks share, where latency counts most; and steps that overlap. Control: the bound is not trivial.
+TEST(LayoutBounds, AreBoundsOfOtherMeshes) {
+  Hardware hosts_of_3 = h100_of(80);
+  hosts_of_3.device.per_host = 3;
+  double nearest = 0;
+  for (const Hardware& hardware : {h100_of(80), hosts_of_3}) {
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      for (const char* reshard : {"step", "never", "microbatch"}) {
+        for (const Words& words : std::vector<Words>{
+                 {"parallelism.data_parallel_replicate_degree=2"},
+                 {"parallelism.data_parallel_replicate_degree=4", "parallelism.tensor_parallel_degree=2"},
+                 {"parallelism.pipeline_parallel_degree=2", "parallelism.context_parallel_ring=2"},
+                 {"parallelism.pipeline_parallel_degree=2", "parallelism.vocabulary_parallel=algorithm_1",
+                  "model.vocab_size=256000", "model.hidden_size=512", "model.intermediate_size=1536",
+                  "model.head_dim=32", "training.seq_len=128", "parallelism.bucket_mib=1"},
+                 {"parallelism.pipeline_parallel_degree=8", "parallelism.pipeline_parallel_schedule=zb_h2",
+                  "parallelism.pipeline_parallel_post_validation=true", "training.global_batch_size=16"}}) {
+          Words all = words;
+          all.push_back(std::string("parallelism.zero_stage=") + stage);
+          all.push_back(std::string("parallelism.zero_reshard=") + reshard);
+          try {
+            const double share = bound_share(config_of(8, all), facts_on(hardware, 8));
+            EXPECT_LE(share, 1) << words.front() << " " << stage << " " << reshard;
+            nearest = std::max(nearest, share);
+          } catch (const ConfigError&) {  // this layout is illegal
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(nearest, 0.9);
+}
+
 // With gradients by unit, a receive may be posted later than without, which counts where messages are larger than the
 // gradients of a block.
 TEST(LayoutBounds, AreBoundsWithLargeMessages) {

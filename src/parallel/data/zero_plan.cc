@@ -29,12 +29,6 @@ bool reduces_each_microbatch(int64_t zero_stage, Reshard reshard) {
   return zero_stage == 2 || (zero_stage == 3 && reshard != Reshard::step);
 }
 
-int64_t num_gathers(int64_t zero_stage, Reshard reshard, int64_t microbatches) {
-  if (zero_stage == 0) return 0;
-  if (zero_stage < 3 || reshard == Reshard::step) return 1;
-  return reshard == Reshard::never ? microbatches : 2 * microbatches;
-}
-
 const std::vector<int>& ShardedUnits::units_of(const Action& pass) const {
   return (pass.kind == F ? forward : backward)[static_cast<size_t>(pass.stage)];
 }

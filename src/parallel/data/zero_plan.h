@@ -26,9 +26,6 @@ std::string name_of(Reshard reshard);
 
 /// True if the gradients of every microbatch are reduced by themselves, not only their sum over the step.
 bool reduces_each_microbatch(int64_t zero_stage, Reshard reshard);
-/// Number of times that a step of this many microbatches gathers the weights of a unit. In a pipeline, `never` may
-/// gather them less often, because they stay while microbatches wait for their backward.
-int64_t num_gathers(int64_t zero_stage, Reshard reshard, int64_t microbatches);
 
 /// The sharded units of a schedule whose stages are units.
 struct ShardedUnits {
