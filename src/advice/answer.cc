@@ -267,8 +267,8 @@ std::string explain_answer(const Plan& plan) {
   if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));
   if (plan.facts.hardware) {
     const Hardware& hardware = *plan.facts.hardware;
-    text += labelled("hardware", fmt::format("{}, {}: {}", escape_for_terminal(hardware.name), origin_text(hardware),
-                                             escape_for_terminal(hardware.description)));
+    text += labelled("hardware", fmt::format("{}, {}: {}", escape_line(hardware.name), origin_text(hardware),
+                                             escape_line(hardware.description)));
   }
   return text;
 }

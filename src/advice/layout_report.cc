@@ -51,22 +51,20 @@ std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware)
     text += fmt::format(", or set run.memory_gib_per_rank to {} or more", gib_number(smallest.memory_bytes));
   }
   if (bytes > device) {
-    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device),
-                        escape_for_terminal(hardware.name));
+    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device), escape_line(hardware.name));
   }
   return text;
 }
 
 std::string explain_search(const SearchResult& result, const Hardware& hardware) {
-  std::string text =
-      fmt::format("search on {}: {} planned in full, of which {} fit\n", escape_for_terminal(hardware.name),
-                  counted(result.planned, "layout"), result.fitting.size());
+  std::string text = fmt::format("search on {}: {} planned in full, of which {} fit\n", escape_line(hardware.name),
+                                 counted(result.planned, "layout"), result.fitting.size());
   if (result.fitting.empty()) {
     if (!result.smallest) return text + "  no layout of these ranks is legal\n";
     return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "slower by", "layout"}};
+  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "longest addition", "layout"}};
   std::set<std::string> kinds, shown;
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
@@ -86,6 +84,10 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
         "  tensor, sequence, data and pipeline ranks, if its step is less than {:g} times the first.\n",
         kShown, kNearBest);
   }
+  text +=
+      "  The longest addition is the part of the step that is longer than in the first row by most; other parts may "
+      "be\n"
+      "  shorter. Memory is that of a rank's tensors, and microbatches are in sequences.\n";
   text += "  Offloading is not tried, because no profile has the rate of copies to the host.\n";
   std::vector<std::string> given;
   for (const std::string& key : searched_keys()) {

@@ -152,10 +152,10 @@ std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
   const auto times = [&](double time) { return timeline_text(plan, time); };
-  out += fmt::format(
-      "  {}: bubble {:.1f} % of the row, which takes {}; the busiest rank computes for {}\n",
-      plan.step_time ? "with " + escape_for_terminal(plan.facts.hardware->name) : "with durations from FLOPs",
-      100 * timeline.bubble, times(timeline.makespan), times(timeline.makespan - makespan_bubble(timeline)));
+  out += fmt::format("  {}: bubble {:.1f} % of the row, which takes {}; the busiest rank computes for {}\n",
+                     plan.step_time ? "with " + escape_line(plan.facts.hardware->name) : "with durations from FLOPs",
+                     100 * timeline.bubble, times(timeline.makespan),
+                     times(timeline.makespan - makespan_bubble(timeline)));
   out += fmt::format("  {}a rank idles for at most {} between its first and last pass\n",
                      plan.step_time ? "" : "(unit: a rank's mean forward of a microbatch); ",
                      times(max_rank_bubble(timeline)));

@@ -66,4 +66,10 @@ std::string escape_for_terminal(std::string_view text, size_t max_bytes) {
   return out;
 }
 
+std::string escape_line(std::string_view text) {
+  std::string line;
+  for (const char c : escape_for_terminal(text)) line += c == '\n' ? "\\n" : std::string(1, c);
+  return line;
+}
+
 }  // namespace orthant

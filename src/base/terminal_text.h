@@ -15,5 +15,7 @@ size_t utf8_length(std::string_view text, size_t at);
 /// writing direction) become \u{202e}. Bytes that are not valid UTF-8 become \xff. Newlines and tabs stay. The result
 /// is cut at max_bytes, and then ends with the number of bytes of `text` that it lacks.
 std::string escape_for_terminal(std::string_view text, size_t max_bytes = 4096);
+/// The same, with newlines as \n, for a text that must not begin a line of its own.
+std::string escape_line(std::string_view text);
 
 }  // namespace orthant

@@ -51,5 +51,10 @@ TEST(TerminalText, LengthsOfCharacters) {
   EXPECT_EQ(utf8_length(text, 11), 0u);  // the end
 }
 
+TEST(EscapeLine, HasNoNewline) {
+  EXPECT_EQ(escape_line("one\ntwo\x1b"), "one\\ntwo\\x1b");
+  EXPECT_NE(escape_for_terminal("one\ntwo").find('\n'), std::string::npos);
+}
+
 }  // namespace
 }  // namespace orthant::terminal_text_test
