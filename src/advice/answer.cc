@@ -129,7 +129,7 @@ std::string parts_text(const Plan& plan, const MemoryBytes& memory) {
   return join(texts, ", ");
 }
 
-// A stage; if each layer is a stage of its own, the layer.
+// Names a stage, or its layer if each layer is a stage of its own.
 std::string stage_text(const Plan& plan, int index) {
   const Stage& stage = plan.stages[static_cast<size_t>(index)];
   if (!plan.has_gradients_by_unit()) return fmt::format("stage {}", index);

@@ -202,7 +202,7 @@ LayoutBounds::LayoutBounds(const Config& config, const RunFacts& facts, const Mo
   }
 }
 
-double LayoutBounds::step_seconds() {
+double LayoutBounds::passes_seconds() {
   if (passes_seconds_) return *passes_seconds_;
   const Pipeline full = make_pipeline(make_sharding(config_, pipeline_.facts));
   const Timeline timeline = simulate(full.passes, pass_seconds(full, full.stages));
@@ -265,11 +265,12 @@ LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) con
 }
 
 double LayoutBounds::step_seconds(const Config& config) {
-  if (pipeline_.post_validates()) return step_seconds();
+  if (pipeline_.post_validates()) return passes_seconds();
   const auto [reductions, gathers] = data_messages(config);
-  // Weights that are not sharded are gathered after the update. One stream carries the sums and gathers of the passes.
-  if (config.parallelism.zero_stage < 3) return std::max(step_seconds(), reductions) + gathers;
-  return std::max(step_seconds(), reductions + gathers);
+  // With ZeRO 1 and 2, weights are gathered after the update. With ZeRO 3, one stream sums and gathers during the
+  // passes.
+  if (config.parallelism.zero_stage < 3) return std::max(passes_seconds(), reductions) + gathers;
+  return std::max(passes_seconds(), reductions + gathers);
 }
 
 LayoutBounds::PassesMemory& LayoutBounds::passes_memory(bool gradients_by_unit) {

@@ -22,9 +22,9 @@ double step_seconds_bound(const Config& config, const RunFacts& facts);
 /// A set of parameters.
 struct ParameterTotals {
   double elements = 0;
-  double state_bytes = 0;  // of their optimizer state
-  double largest = 0;      // elements of the largest part that ZeRO gathers and sums as a unit
-  double largest_part = 0;  // elements of the largest part, of a part that all pipeline ranks share its share
+  double state_bytes = 0;   // of their optimizer state
+  double largest = 0;       // elements of the largest part that ZeRO gathers and sums as a unit
+  double largest_part = 0;  // elements of the largest part, or of the shard of it that these parameters have
 };
 
 /// The parameters of a model, which are the same in every layout.
@@ -57,10 +57,8 @@ class LayoutBounds {
   /// The bounds for the mesh, the schedule and the recomputation of this run file. Throws ConfigError if it is illegal.
   /// `parameters` must outlive them.
   LayoutBounds(const Config& config, const RunFacts& facts, const ModelParameters& parameters);
-  /// Lower bound of the step time: the end of the last pass, or with post-validation, where steps overlap, the passes
-  /// of the busiest pipeline rank. Requires facts.hardware. Throws ConfigError if the order of passes is illegal.
-  double step_seconds();
-  /// The same for a config that has the stage of ZeRO: messages of gradients and of sharded weights count, too.
+  /// Lower bound of the step time: the passes, and the messages of gradients and of sharded weights. `config` has the
+  /// stage of ZeRO. Requires facts.hardware. Throws ConfigError if the order of passes is illegal.
   double step_seconds(const Config& config);
   /// Lower bound of the memory of the rank that needs most, in bytes: the states of a pipeline rank, and the
   /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
@@ -70,13 +68,15 @@ class LayoutBounds {
  private:
   struct PassesMemory;
   PassesMemory& passes_memory(bool gradients_by_unit);
+  /// The end of the last pass; with post-validation, where steps overlap, the passes of the busiest pipeline rank.
+  double passes_seconds();
   struct DataMessages;
   DataMessages data_messages(const Config& config) const;
 
   Config config_;
   Pipeline pipeline_;  // of with_few_microbatches()
   const ModelParameters* parameters_;
-  std::vector<ParameterTotals> rows_;  // by pipeline rank
+  std::vector<ParameterTotals> rows_;       // by pipeline rank
   std::vector<double> elements_of_layers_;  // by pipeline rank, without the vocabulary
   std::vector<int64_t> layers_;             // by pipeline rank
   std::optional<double> passes_seconds_;

@@ -64,7 +64,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
-  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "longest addition", "layout"}};
+  std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "longer in", "layout"}};
   std::set<std::string> kinds, shown;
   for (size_t i = 0; i < result.fitting.size(); ++i) {
     const FoundLayout& found = result.fitting[i];
@@ -85,9 +85,8 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
         kShown, kNearBest);
   }
   text +=
-      "  The longest addition is the part of the step that is longer than in the first row by most; other parts may "
-      "be\n"
-      "  shorter. Memory is that of a rank's tensors, and microbatches are in sequences.\n";
+      "  \"longer in\" names the part of the step that grows most from the first row to this one; other parts\n"
+      "  may shrink. Memory counts a rank's tensors, and microbatches are in sequences.\n";
   text += "  Offloading is not tried, because no profile has the rate of copies to the host.\n";
   std::vector<std::string> given;
   for (const std::string& key : searched_keys()) {

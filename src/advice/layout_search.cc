@@ -23,15 +23,18 @@ constexpr size_t kRefined = 16;      // layouts that are varied further
 constexpr size_t kMeshesAtOnce = 8;  // that are planned with the same limits
 
 // The keys of a MeshChoice.
-const std::vector<std::string> kMeshKeys = {"parallelism.tensor_parallel_kind",
-                                            "parallelism.tensor_parallel_degree",
-                                            "parallelism.tensor_parallel_mesh",
-                                            "parallelism.tensor_parallel_sequence",
-                                            "parallelism.pipeline_parallel_degree",
-                                            "parallelism.context_parallel_ulysses",
-                                            "parallelism.context_parallel_ring",
-                                            "parallelism.data_parallel_degree",
-                                            "training.local_batch_size"};
+const std::vector<std::string>& mesh_keys() {
+  static const std::vector<std::string> keys = {"parallelism.tensor_parallel_kind",
+                                                "parallelism.tensor_parallel_degree",
+                                                "parallelism.tensor_parallel_mesh",
+                                                "parallelism.tensor_parallel_sequence",
+                                                "parallelism.pipeline_parallel_degree",
+                                                "parallelism.context_parallel_ulysses",
+                                                "parallelism.context_parallel_ring",
+                                                "parallelism.data_parallel_degree",
+                                                "training.local_batch_size"};
+  return keys;
+}
 
 class LayoutSearch {
  public:
@@ -83,7 +86,7 @@ class LayoutSearch {
       try {
         meshes.emplace_back(step_seconds_bound(with_mesh(base_, mesh), facts_), mesh);
       } catch (const ConfigError&) {
-        result_.refused += searched_.insert(settings_of(with_mesh(base_, mesh), kMeshKeys)).second ? 1 : 0;
+        result_.refused += searched_.insert(settings_of(with_mesh(base_, mesh), mesh_keys())).second ? 1 : 0;
       }
     }
     std::ranges::stable_sort(meshes, {}, &BoundedMesh::first);
@@ -96,7 +99,7 @@ class LayoutSearch {
     for (auto next = meshes.begin(); next != meshes.end();) {
       std::vector<std::pair<MeshChoice, double>> wanted;  // each with its limit
       for (; next != meshes.end() && wanted.size() < kMeshesAtOnce; ++next) {
-        if (!searched_.insert(settings_of(with_mesh(base_, next->second), kMeshKeys)).second) continue;
+        if (!searched_.insert(settings_of(with_mesh(base_, next->second), mesh_keys())).second) continue;
         const double limit_s = limit(next->second.kind());
         if (next->first < limit_s) {
           wanted.emplace_back(next->second, limit_s);
@@ -128,7 +131,7 @@ class LayoutSearch {
     const auto is_pipeline = [](const Config& config) { return config.parallelism.pipeline_parallel_degree > 1; };
     const auto any = [](const Config&) { return true; };
     vary(best_layouts(is_pipeline, searched_keys(), false), &LayoutVariants::pipelines);
-    vary(best_layouts(any, kMeshKeys, true), &LayoutVariants::copies);
+    vary(best_layouts(any, mesh_keys(), true), &LayoutVariants::copies);
     vary(best_layouts(any, searched_keys(), true), &LayoutVariants::partial_recomputations);
   }
 
@@ -248,25 +251,15 @@ class LayoutSearch {
 }  // namespace
 
 const std::vector<std::string>& searched_keys() {
-  static const std::vector<std::string> keys = {"parallelism.layout",
-                                                "parallelism.tensor_parallel_kind",
-                                                "parallelism.tensor_parallel_degree",
-                                                "parallelism.tensor_parallel_mesh",
-                                                "parallelism.tensor_parallel_sequence",
-                                                "parallelism.pipeline_parallel_degree",
-                                                "parallelism.context_parallel_ulysses",
-                                                "parallelism.context_parallel_ring",
-                                                "parallelism.data_parallel_degree",
-                                                "parallelism.zero_stage",
-                                                "parallelism.zero_reshard",
-                                                "parallelism.data_parallel_replicate_degree",
-                                                "parallelism.pipeline_parallel_schedule",
-                                                "parallelism.pipeline_parallel_stages_per_rank",
-                                                "parallelism.vocabulary_parallel",
-                                                "activation_checkpoint.mode",
-                                                "activation_checkpoint.operations",
-                                                "activation_checkpoint.layers",
-                                                "training.local_batch_size"};
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = mesh_keys();
+    all.insert(all.end(),
+               {"parallelism.layout", "parallelism.zero_stage", "parallelism.zero_reshard",
+                "parallelism.data_parallel_replicate_degree", "parallelism.pipeline_parallel_schedule",
+                "parallelism.pipeline_parallel_stages_per_rank", "parallelism.vocabulary_parallel",
+                "activation_checkpoint.mode", "activation_checkpoint.operations", "activation_checkpoint.layers"});
+    return all;
+  }();
   return keys;
 }
 

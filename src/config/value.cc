@@ -127,12 +127,14 @@ std::optional<std::string> word_problem(const Legal& legal, const std::string& v
     if (choice == value) return {};
   }
   std::string text = "must be " + join_or(choice_words(legal, true));
-  if (value == "gpu" && std::ranges::count(legal.choices, "cuda") > 0) return text + "; did you mean \"cuda\"?";
-  // If two choices are equally near, a suggestion would be a guess.
+  // If two choices are equally near, or a third of the letters differ, as in "gpu" and "cpu", a suggestion would be a
+  // guess.
   if (const auto choice = nearest(value, legal.choices)) {
     const int edits = edit_distance(value, *choice);
     const auto as_near = [&](const auto& other) { return edit_distance(value, other) == edits; };
-    if (std::ranges::count_if(legal.choices, as_near) == 1) text += "; did you mean " + toml_quoted(*choice) + "?";
+    const bool is_near = 3 * static_cast<size_t>(edits) < std::max(value.size(), choice->size());
+    if (is_near && std::ranges::count_if(legal.choices, as_near) == 1)
+      text += "; did you mean " + toml_quoted(*choice) + "?";
   }
   return text;
 }

@@ -240,7 +240,8 @@ class Programs(ProcessTest):
         running = self.start([ORTHANT, *arguments], {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
 
         def started():
-            return [path for path in self.folder.glob(".orthant-tokenizer.*/work/*.tmp*/pid") if path.read_text().endswith("\n")]
+            files = self.folder.glob(".orthant-tokenizer.*/work/*.tmp*/pid")
+            return [path for path in files if path.read_text().endswith("\n")]
 
         running.until(started, "spm_train")
         pid = int(started()[0].read_text())
