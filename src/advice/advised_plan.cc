@@ -2,6 +2,7 @@
 #include "advice/advised_plan.h"
 
 #include "advice/auto_layout.h"
+#include "advice/fit.h"
 #include "advice/memory_limit.h"
 #include "advice/nearest_legal.h"
 #include "advice/tensor_choices.h"
@@ -16,7 +17,7 @@ std::vector<Remedy> within_memory(std::vector<Remedy> remedies, const Config& co
     const Config other = *with_settings(config, remedy);
     facts.ranks = static_cast<int>(other.run.ranks);
     const int64_t bytes = make_plan(with_chosen_tensor_plan(other, facts), facts).largest_memory_bytes();
-    if (fits_a_rank(config, bytes)) {
+    if (within_limit(config, bytes)) {
       fitting.push_back(remedy);
     } else {
       remedy.push_back({"run.memory_gib_per_rank", gib_number(bytes)});

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -25,7 +25,7 @@ std::optional<Alternative> plan_change(const Plan& from, const Config& config, c
     const Plan plan = make_plan(config, facts);
     std::string text = change;
     if (const std::string settings = changed_settings(from.given, config); !settings.empty()) {
-      text += (text.empty() ? "" : " with ") + settings;
+      text += (text.empty() ? "" : " ") + settings;
     }
     Alternative other = alternative(std::move(text), plan);
     other.remark = std::move(remark);
@@ -72,7 +72,8 @@ Alternative alternative(std::string change, const Plan& plan) {
   return {.change = std::move(change),
           .memory_bytes = plan.largest_memory_bytes(),
           .communication_bytes = plan.largest_communication_bytes(),
-          .step_seconds = plan.step_time ? plan.step_time->seconds : 0};
+          .step_seconds = plan.step_time ? plan.step_time->seconds : 0,
+          .fits = fit_of(plan).fits()};
 }
 
 std::string alternatives_table(const Plan& plan, const std::string& heading,
@@ -80,9 +81,9 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
   std::vector<std::vector<std::string>> rows = {{heading, "step", "memory of a rank", "sent by a rank", ""}};
   for (const Alternative& other : alternatives) {
     std::vector<std::string> remarks = {other.remark};
-    if (!fits_a_device(plan, other.memory_bytes)) remarks.emplace_back("does not fit");
+    if (!other.fits) remarks.emplace_back("does not fit");
     std::erase(remarks, "");
-    rows.push_back({other.change, fmt::format("{:.4g} s", other.step_seconds),
+    rows.push_back({other.change, precise_seconds(other.step_seconds),
                     format_bytes(static_cast<double>(other.memory_bytes)),
                     format_bytes(static_cast<double>(other.communication_bytes)), join(remarks, ", ")});
   }
@@ -96,10 +97,9 @@ std::string changed_settings(const Config& before, const Config& after) {
   std::vector<std::string> settings;
   Config one = before, other = after;
   for (const Key& key : config_table()) {
-    const std::string value = value_text(key, other);
-    if (value != value_text(key, one)) settings.push_back(fmt::format("{} = {}", key.full_name(), value));
+    if (value_text(key, other) != value_text(key, one)) settings.push_back(setting_word(key, other));
   }
-  return join(settings, " and ");
+  return shell_quoted(settings);
 }
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {
@@ -166,7 +166,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
-    if (auto planned = plan_change(plan, other, facts, "", fmt::format("run.ranks = {}", ranks))) {
+    if (auto planned = plan_change(plan, other, facts, "", fmt::format("run.ranks={}", ranks))) {
       found.push_back(std::move(*planned));
     }
   }
@@ -190,8 +190,7 @@ std::optional<Alternative> plan_with(const Plan& plan, Config config, States sta
 
 }  // namespace
 
-std::optional<Alternative> combined_change(const Plan& plan, const std::function<bool(int64_t bytes)>& fits,
-                                           std::optional<Alternative>* least) {
+std::optional<Alternative> combined_change(const Plan& plan, std::optional<Alternative>* least) {
   constexpr int kMostMoved = 64, kMostColumns = 8;  // columns beyond those of a host are slow
   const int data = data_ranks(plan.mesh);
   for (int moved = 1; moved <= std::min(data, kMostMoved); moved *= 2) {
@@ -207,10 +206,10 @@ std::optional<Alternative> combined_change(const Plan& plan, const std::function
       const std::optional<Alternative> smallest = plan_with(plan, *other, {.shards = shards, .recomputes = true});
       if (!smallest) continue;
       if (least != nullptr && (!*least || smallest->memory_bytes < (*least)->memory_bytes)) *least = smallest;
-      if (!fits(smallest->memory_bytes)) continue;
+      if (!smallest->fits) continue;
       for (const States states : {States{}, States{.shards = shards}, States{.recomputes = true}}) {
         const std::optional<Alternative> smaller = plan_with(plan, *other, states);
-        if (smaller && fits(smaller->memory_bytes)) return smaller;
+        if (smaller && smaller->fits) return smaller;
       }
       return smallest;
     }

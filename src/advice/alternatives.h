@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,10 +13,11 @@ namespace orthant {
 
 /// The same run with other settings.
 struct Alternative {
-  std::string change;                // the settings as in a run file: "training.dtype = \"bfloat16\""
+  std::string change;                // the settings as on a command line: "training.dtype=bfloat16"
   int64_t memory_bytes = 0;          // of the rank that needs most
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
   double step_seconds = 0;           // 0 if the hardware is not known
+  bool fits = false;                 // the device, and run.memory_gib_per_rank
   std::string remark;                // its main cost or effect; may be empty
   std::string refusal;               // why it is illegal; empty if it is legal
 };
@@ -26,11 +26,11 @@ struct Alternative {
 Alternative alternative(std::string change, const Plan& plan);
 
 /// Returns a table of legal alternatives to the plan, with step times if the hardware is known, and "does not fit" for
-/// those that exceed the device or run.memory_gib_per_rank. `heading` is the title of their column.
+/// those that do not. `heading` is the title of their column.
 std::string alternatives_table(const Plan& plan, const std::string& heading,
                                const std::vector<Alternative>& alternatives);
 
-/// Names the keys in which two run files differ, with the values of the second, as in "KEY = VALUE and KEY = VALUE".
+/// Names the keys in which two run files differ, with the values of the second, as the words of a command line.
 std::string changed_settings(const Config& before, const Config& after);
 
 /// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
@@ -39,11 +39,10 @@ std::string changed_settings(const Config& before, const Config& after);
 /// planning refuses, or that equal the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
-/// Returns a change of several settings whose memory `fits` accepts. It takes the mesh of the same ranks that makes
+/// Returns a change of several settings that fits. It takes the mesh of the same ranks that makes
 /// fewest data ranks tensor or pipeline ranks, and on it the first of: no other change, ZeRO 3, recomputation of all
 /// blocks, both. A pipeline also shards the vocabulary. If nothing fits, it returns nothing, and sets `least`, if
 /// given, to the change that needs least memory.
-std::optional<Alternative> combined_change(const Plan& plan, const std::function<bool(int64_t bytes)>& fits,
-                                           std::optional<Alternative>* least = nullptr);
+std::optional<Alternative> combined_change(const Plan& plan, std::optional<Alternative>* least = nullptr);
 
 }  // namespace orthant

@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "advice/fit.h"
 #include "advice/recomputation_choices.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
@@ -18,20 +19,9 @@
 #include "config/table.h"
 #include "hardware/hardware.h"
 #include "parallel/pipeline/plan.h"
-#include "plan/nccl_groups.h"
 
 namespace orthant {
 namespace {
-
-// Returns the communicators of the rank that needs most memory: those of NCCL, or on CPUs one for each axis and one for
-// all gradients.
-int64_t count_communicators(const Plan& plan) {
-  if (plan.mesh.size() == 1) return 0;
-  if (uses_nccl(plan.config)) return nccl_groups(plan).communicators(plan.mesh.coord(plan.worst_rank(), kPipeline));
-  int64_t count = 0;
-  for (const Axis& axis : plan.mesh.axes) count += axis.size > 1 ? 1 : 0;
-  return count > 1 ? count + 1 : count;
-}
 
 // "measured", "all values assumed", or the parts of the profile that have assumed values.
 std::string origin_text(const Hardware& hardware) {
@@ -56,7 +46,7 @@ std::string labelled(const std::string& label, const std::string& text) {
   for (const std::string& word : split(text, ' ')) {
     const bool follows_number = !words.empty() && std::isdigit(static_cast<unsigned char>(words.back().back())) != 0;
     const std::string unit = word.substr(0, word.find_first_of(",:;)"));
-    if (follows_number && (unit == "s" || unit == "%" || unit == "B" || unit.ends_with("iB"))) {
+    if (follows_number && (unit == "s" || unit == "ms" || unit == "%" || unit == "B" || unit.ends_with("iB"))) {
       words.back() += " " + word;
     } else {
       words.push_back(word);
@@ -81,9 +71,9 @@ std::string step_text(const Plan& plan) {
   const StepTime& step = *plan.step_time;
   const double tokens = static_cast<double>(plan.tokens_per_step()) / step.seconds;
   return fmt::format(
-      "{:.4g} s: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if attention "
+      "{}: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if attention "
       "counts all pairs of tokens",
-      step.seconds, grouped(std::llround(tokens)), grouped(std::llround(tokens / plan.mesh.size())),
+      precise_seconds(step.seconds), grouped(std::llround(tokens)), grouped(std::llround(tokens / plan.mesh.size())),
       100 * model_flops_utilization(plan, step.seconds, false),
       100 * model_flops_utilization(plan, step.seconds, true));
 }
@@ -154,25 +144,25 @@ std::string memory_text(const Plan& plan) {
   const std::string parts = ": " + parts_text(plan, memory);
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
-  double spare_bytes = std::abs(static_cast<double>(fit.spare_bytes()));
-  if (fit.fits() && limit_gib > 0) {
-    spare_bytes = std::clamp(limit_gib * 0x1p30 - static_cast<double>(memory.total()), 0.0, spare_bytes);
-  }
-  const std::string spare = format_bytes(spare_bytes);
+  const std::string spare = format_bytes(std::abs(static_cast<double>(fit.spare_bytes())));
   return fmt::format(
       "{}: {}, and about {} more for context, communicators and allocator, of the {} of a device{}",
       fit.fits() ? fmt::format("fits with {} to spare", spare) : fmt::format("does not fit, lacks {}", spare), needs,
-      format_bytes(static_cast<double>(fit.other_bytes)), format_bytes(static_cast<double>(fit.device_bytes)), parts);
+      format_bytes(static_cast<double>(fit.other_bytes)), format_bytes(static_cast<double>(*fit.device_bytes)), parts);
 }
 
+// The change is on a line of its own, to be copied.
 std::string change_text(const Plan& plan) {
   const std::optional<Alternative> change = fastest_that_fits(plan);
-  if (change) {
-    return fmt::format("{} fits, with a step of {:.4g} s ({:+.1f} %)", change->change, change->step_seconds,
-                       100 * (change->step_seconds / plan.step_time->seconds - 1));
+  if (!change) {
+    return labelled("change",
+                    "no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits; use more "
+                    "devices, or let --search find a layout");
   }
-  return "no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits; use more devices, or let "
-         "--search find a layout";
+  return labelled("change", fmt::format("it fits with a step of {} ({:+.1f} %) if the command line also has",
+                                        precise_seconds(change->step_seconds),
+                                        100 * (change->step_seconds / plan.step_time->seconds - 1))) +
+         fmt::format("         {}\n", change->change);
 }
 
 // The bytes that the busiest rank sends in a step, and how many of them over which axis. If some rank receives more,
@@ -196,26 +186,11 @@ std::string sent_text(const Plan& plan) {
 
 }  // namespace
 
-Fit fit_of(const Plan& plan) { return fit_of(plan, plan.largest_memory_bytes()); }
-
-Fit fit_of(const Plan& plan, int64_t tensor_bytes) {
-  const Hardware& hardware = *plan.facts.hardware;
-  const ProcessMemoryTable& process = hardware.process_memory;
-  const double other = process.context_bytes +
-                       process.communicator_bytes * static_cast<double>(count_communicators(plan)) +
-                       process.allocator_slack_share * static_cast<double>(tensor_bytes);
-  return {.rank = plan.worst_rank(),
-          .tensor_bytes = tensor_bytes,
-          .other_bytes = std::llround(other),
-          .device_bytes = std::llround(hardware.device.memory_bytes)};
-}
-
 std::optional<Alternative> fastest_that_fits(const Plan& plan) {
   if (fit_of(plan).fits()) return {};
   std::optional<Alternative> best;
   const auto consider = [&](Alternative other) {
-    const bool fits = fit_of(plan, other.memory_bytes).fits();
-    if (fits && (!best || other.step_seconds < best->step_seconds)) best = std::move(other);
+    if (other.fits && (!best || other.step_seconds < best->step_seconds)) best = std::move(other);
   };
   const auto consider_changed = [&](const auto& change) {
     Config other = plan.config;
@@ -246,11 +221,11 @@ std::optional<Alternative> fastest_that_fits(const Plan& plan) {
     }
   }
   if (best) return best;
-  return combined_change(plan, [&](int64_t bytes) { return fit_of(plan, bytes).fits(); });
+  return combined_change(plan);
 }
 
 std::string timeline_text(const Plan& plan, double time) {
-  return plan.step_time ? fmt::format("{:.2f} ms", 1e3 * time) : fmt::format("{:.2f}", time);
+  return plan.step_time ? precise_seconds(time) : fmt::format("{:.2f}", time);
 }
 
 std::string explain_answer(const Plan& plan) {
@@ -263,7 +238,7 @@ std::string explain_answer(const Plan& plan) {
                                      plan.config.locate("run.transport")));
   }
   text += labelled("memory", memory_text(plan));
-  if (plan.facts.hardware && !fit_of(plan).fits()) text += labelled("change", change_text(plan));
+  if (plan.facts.hardware && !fit_of(plan).fits()) text += change_text(plan);
   if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));
   if (plan.facts.hardware) {
     const Hardware& hardware = *plan.facts.hardware;

@@ -11,23 +11,6 @@
 
 namespace orthant {
 
-/// Memory of the rank that needs most, compared with a device.
-struct Fit {
-  int rank = 0;
-  int64_t tensor_bytes = 0;
-  /// Bytes that the plan does not count: context, buffers of communicators, and what the allocator loses.
-  int64_t other_bytes = 0;
-  int64_t device_bytes = 0;
-
-  int64_t spare_bytes() const { return device_bytes - tensor_bytes - other_bytes; }
-  bool fits() const { return spare_bytes() >= 0; }
-};
-
-/// Compares the plan, or the same plan with other bytes of tensors, with the memory of a device. Requires
-/// facts.hardware.
-Fit fit_of(const Plan& plan);
-Fit fit_of(const Plan& plan, int64_t tensor_bytes);
-
 /// The change that fits a device with the shortest step. It is one of the alternatives, a stage of ZeRO with a set of
 /// recomputed operations, another vocabulary placement or another schedule, or else combined_change(). Returns nothing
 /// if no change fits, or if the plan fits.

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "config/table.h"
@@ -42,7 +42,7 @@ Planned LayoutPlanner::plan(const Candidate& candidate, double limit_s) const {
     if (!plan) return {Planned::too_slow, {}};
     FoundLayout found = layout_of(*plan);
     found.kind = candidate.kind;
-    const bool fits = fits_a_device(*plan, found.memory_bytes);
+    const bool fits = fit_of(*plan, found.memory_bytes).fits();
     return {fits ? Planned::fits : Planned::too_large, std::move(found)};
   } catch (const ConfigError&) {
     return {Planned::refused, {}};

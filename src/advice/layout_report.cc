@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "advice/fit.h"
 #include "advice/layout_search.h"
-#include "advice/memory_limit.h"
 #include "advice/plan_json.h"
 #include "base/errors.h"
 #include "base/terminal_text.h"
@@ -47,7 +47,7 @@ std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware)
   const auto bytes = static_cast<double>(smallest.memory_bytes);
   std::string text = fmt::format("the smallest needs {} on a rank: {}; use more ranks", gib_text(smallest.memory_bytes),
                                  smallest.name);
-  if (limit > 0 && bytes > limit * 0x1p30) {
+  if (limit > 0 && bytes > limit * 0x1p30 && bytes <= device) {
     text += fmt::format(", or set run.memory_gib_per_rank to {} or more", gib_number(smallest.memory_bytes));
   }
   if (bytes > device) {
@@ -72,7 +72,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     const bool is_near = found.time.seconds < kNearBest * best.time.seconds;
     if (shown.size() >= kShown && !(is_first_of_kind && is_near)) continue;
     if (!shown.insert(without_reshard(found)).second) continue;
-    rows.push_back({fmt::format("{:.4g} s", found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
+    rows.push_back({precise_seconds(found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
                     fmt::format("{}", found.config.training.local_batch_size), i == 0 ? "" : reason(best, found),
                     found.name});
@@ -121,6 +121,7 @@ std::string search_json(const SearchResult& result, const RunFacts& facts) {
     for (const std::string& name : searched_keys()) settings[name] = Json::parse(value_text(*find_key(name), config));
     out["search"].push_back({{"settings", settings},
                              {"step_seconds", found.time.seconds},
+                             {"step_parts_seconds", step_parts_json(found.time)},
                              {"memory_bytes", found.memory_bytes},
                              {"mfu", found.mfu},
                              {"mfu_causal", found.mfu_causal}});

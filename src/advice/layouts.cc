@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -43,13 +43,13 @@ class Layouts {
     Config other = plan_.config;
     other.parallelism = {.bucket_mib = plan_.config.parallelism.bucket_mib};
     change(other.parallelism);
-    for (const Key& key : config_table()) {
-      if (value_text(key, other) != value_text(key, plan_.config)) other.origins[key.full_name()] = "this layout";
-    }
     add_config(name, other, true);
   }
 
-  void add_config(const std::string& name, const Config& config, bool shows_refusal) {
+  void add_config(const std::string& name, Config config, bool shows_refusal) {
+    for (const Key& key : config_table()) {
+      if (value_text(key, config) != value_text(key, plan_.config)) config.origins[key.full_name()] = "this layout";
+    }
     Alternative layout{.change = name};
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
@@ -118,13 +118,12 @@ std::string explain_layouts(const Plan& plan) {
     if (!layout.refusal.empty()) refused += fmt::format("  {} is left out: {}\n", layout.change, layout.refusal);
   }
   std::erase_if(layouts, [](const Alternative& layout) { return !layout.refusal.empty(); });
-  const bool all_fit =
-      std::ranges::all_of(layouts, [&](const Alternative& one) { return fits_a_device(plan, one.memory_bytes); });
+  const bool all_fit = std::ranges::all_of(layouts, [](const Alternative& one) { return one.fits; });
   // Marks the least of those that fit.
   const auto mark = [&](const std::string& text, auto value) {
     Alternative* least = nullptr;
     for (Alternative& layout : layouts) {
-      if (!fits_a_device(plan, layout.memory_bytes)) continue;
+      if (!layout.fits) continue;
       if (least == nullptr || value(layout) < value(*least)) least = &layout;
     }
     if (least == nullptr) return;

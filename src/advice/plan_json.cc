@@ -6,8 +6,8 @@
 
 #include "advice/alternatives.h"
 #include "advice/answer.h"
+#include "advice/fit.h"
 #include "advice/layouts.h"
-#include "advice/memory_limit.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
@@ -24,9 +24,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json memory_json(const MemoryBytes& m) {
-  return {{"total", m.total()},           {"parameters", m.parameters},   {"gradients", m.gradients},
-          {"optimizer", m.optimizer},     {"activations", m.activations}, {"working", m.working},
-          {"host", m.host},               {"host_copies", m.host_copies}};
+  return {{"total", m.total()},       {"parameters", m.parameters},   {"gradients", m.gradients},
+          {"optimizer", m.optimizer}, {"activations", m.activations}, {"working", m.working},
+          {"host", m.host},           {"host_copies", m.host_copies}};
+}
+
+// Returns a cost of a choice; null if the choice is refused, or if the hardware is not known.
+template <class Choice, class Number>
+Json cost(const Choice& choice, Number number) {
+  return choice.refusal.empty() ? Json(number) : Json();
+}
+
+template <class Choice>
+Json step_seconds(const Choice& choice) {
+  return choice.refusal.empty() && choice.step_seconds > 0 ? Json(choice.step_seconds) : Json();
 }
 
 // Adds one entry for each rank, in contrast to add_classes().
@@ -77,17 +88,14 @@ void add_answer(Json& out, const Plan& plan) {
   out["mfu"] = model_flops_utilization(plan, step.seconds, true);
   out["mfu_causal"] = model_flops_utilization(plan, step.seconds, false);
   out["exposed_communication_seconds"] = step.exposed_communication();
-  out["step_parts_seconds"] = {{"products", step.passes.products},   {"attention", step.passes.attention},
-                               {"kernels", step.passes.kernels},     {"communication", step.passes.communication},
-                               {"idle", step.idle},                  {"sharing", step.sharing},
-                               {"reductions", step.reductions},      {"update", step.update},
-                               {"gathers", step.gathers}};
-  out["fits"] = fits_a_device(plan, fit.tensor_bytes);
+  out["step_parts_seconds"] = step_parts_json(step);
+  out["fits"] = fit.fits();
   out["worst_rank"] = {{"rank", fit.rank},
                        {"action", worst.peak ? to_string(*worst.peak) : "update"},
                        {"bytes", fit.tensor_bytes},
                        {"other_bytes", fit.other_bytes},
-                       {"device_bytes", fit.device_bytes}};
+                       {"device_bytes", *fit.device_bytes},
+                       {"limit_bytes", fit.limit_bytes ? Json(*fit.limit_bytes) : Json()}};
   out["hardware"] = {{"name", plan.facts.hardware->name},
                      {"measured", std::ranges::all_of(tables, &TableOrigin::measured)}};
 }
@@ -139,11 +147,12 @@ void add_schedule_choices(Json& out, const Plan& plan) {
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
     out["schedule_choices"].push_back({{"schedule", choice.name},
-                                       {"bubble", choice.bubble},
-                                       {"step", choice.step},
-                                       {"memory_bytes", choice.memory_bytes},
-                                       {"sent_bytes", choice.sent_bytes},
+                                       {"bubble", cost(choice, choice.bubble)},
+                                       {"step", cost(choice, choice.step)},
+                                       {"memory_bytes", cost(choice, choice.memory_bytes)},
+                                       {"sent_bytes", cost(choice, choice.sent_bytes)},
                                        {"otherwise", choice.otherwise},
+                                       {"fits", cost(choice, choice.fits)},
                                        {"refusal", choice.refusal},
                                        {"chosen", choice.chosen}});
   }
@@ -151,11 +160,12 @@ void add_schedule_choices(Json& out, const Plan& plan) {
   const auto placements = vocabulary_choices(plan);
   for (const VocabularyChoice& choice : placements) {
     out["vocabulary_choices"].push_back({{"vocabulary_parallel", choice.name},
-                                         {"compute", choice.compute},
-                                         {"parameter_bytes", choice.parameter_bytes},
-                                         {"step", choice.step},
-                                         {"memory_bytes", choice.memory_bytes},
+                                         {"compute", cost(choice, choice.compute)},
+                                         {"parameter_bytes", cost(choice, choice.parameter_bytes)},
+                                         {"step", cost(choice, choice.step)},
+                                         {"memory_bytes", cost(choice, choice.memory_bytes)},
                                          {"otherwise", choice.otherwise},
+                                         {"fits", cost(choice, choice.fits)},
                                          {"refusal", choice.refusal},
                                          {"chosen", choice.chosen},
                                          {"recommended", &choice == recommended(placements, plan)}});
@@ -167,9 +177,11 @@ void add_zero_choices(Json& out, const Plan& plan) {
   for (const ZeroChoice& choice : zero_choices(plan)) {
     out["zero_choices"].push_back({{"zero_stage", choice.stage},
                                    {"zero_reshard", choice.reshard_name()},
-                                   {"state_bytes", choice.state_bytes},
-                                   {"memory_bytes", choice.memory_bytes},
-                                   {"parameter_bytes_sent", choice.sent_bytes},
+                                   {"state_bytes", cost(choice, choice.state_bytes)},
+                                   {"memory_bytes", cost(choice, choice.memory_bytes)},
+                                   {"parameter_bytes_sent", cost(choice, choice.sent_bytes)},
+                                   {"step_seconds", step_seconds(choice)},
+                                   {"fits", cost(choice, choice.fits)},
                                    {"refusal", choice.refusal},
                                    {"chosen", choice.chosen}});
   }
@@ -178,14 +190,16 @@ void add_zero_choices(Json& out, const Plan& plan) {
 void add_recomputation_choices(Json& out, const Plan& plan) {
   out["recomputation_choices"] = Json::array();
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
-  const RecomputationChoice* const best = cheapest(choices, plan.config);
+  const RecomputationChoice* const best = cheapest(choices, plan);
   for (const RecomputationChoice& choice : choices) {
     out["recomputation_choices"].push_back({{"mode", choice.setting.mode},
                                             {"operations", choice.setting.operations},
                                             {"layers", choice.setting.layers},
-                                            {"memory_bytes", choice.memory_bytes},
-                                            {"extra_flops", choice.extra_flops},
-                                            {"extra_bytes_sent", choice.extra_bytes},
+                                            {"memory_bytes", cost(choice, choice.memory_bytes)},
+                                            {"extra_flops", cost(choice, choice.extra_flops)},
+                                            {"extra_bytes_sent", cost(choice, choice.extra_bytes)},
+                                            {"step_seconds", step_seconds(choice)},
+                                            {"fits", cost(choice, choice.fits)},
                                             {"refusal", choice.refusal},
                                             {"chosen", choice.chosen},
                                             {"recommended", &choice == best}});
@@ -194,10 +208,11 @@ void add_recomputation_choices(Json& out, const Plan& plan) {
 
 Json alternative_json(const Alternative& other, const std::string& name) {
   return {{name, other.change},
-          {"memory_bytes", other.memory_bytes},
-          {"communication_bytes", other.communication_bytes},
-          {"step_seconds", other.step_seconds},
+          {"memory_bytes", cost(other, other.memory_bytes)},
+          {"communication_bytes", cost(other, other.communication_bytes)},
+          {"step_seconds", step_seconds(other)},
           {"remark", other.remark},
+          {"fits", cost(other, other.fits)},
           {"refusal", other.refusal}};
 }
 
@@ -207,7 +222,7 @@ void add_layouts(Json& out, const Plan& plan) {
   const std::vector<TensorChoice> meshes = tensor_choices(plan);
   out["tensor_elements_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
   out["tensor_choices"] = Json::array();
-  const TensorChoice* const least = cheapest(meshes, plan.config);
+  const TensorChoice* const best = cheapest(meshes);
   for (const TensorChoice& choice : meshes) {
     out["tensor_choices"].push_back({{"mesh", choice.name},
                                      {"rows", choice.tensor.rows},
@@ -217,11 +232,12 @@ void add_layouts(Json& out, const Plan& plan) {
                                      {"elements_forward", choice.received_elements.forward},
                                      {"elements_backward", choice.received_elements.backward},
                                      {"elements_depth", choice.received_elements.depth},
-                                     {"sent_bytes", choice.sent_bytes},
-                                     {"memory_bytes", choice.memory_bytes},
+                                     {"sent_bytes", cost(choice, choice.sent_bytes)},
+                                     {"step_seconds", step_seconds(choice)},
+                                     {"memory_bytes", cost(choice, choice.memory_bytes)},
+                                     {"fits", cost(choice, choice.fits)},
                                      {"refusal", choice.refusal},
-                                     {"fits", choice.refusal.empty() && fits_a_rank(plan.config, choice.memory_bytes)},
-                                     {"sends_least", &choice == least},
+                                     {"recommended", &choice == best},
                                      {"chosen", choice.chosen}});
   }
   out["alternatives"] = Json::array();
@@ -230,6 +246,18 @@ void add_layouts(Json& out, const Plan& plan) {
 }
 
 }  // namespace
+
+Json step_parts_json(const StepTime& step) {
+  return {{"products", step.passes.products},
+          {"attention", step.passes.attention},
+          {"kernels", step.passes.kernels},
+          {"communication", step.passes.communication},
+          {"idle", step.idle},
+          {"sharing", step.sharing},
+          {"reductions", step.reductions},
+          {"update", step.update},
+          {"gathers", step.gathers}};
+}
 
 std::string plan_json(const Plan& plan, const Sections& sections) {
   Json out;

@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -75,14 +75,11 @@ RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig
     choice.memory_bytes = planned.largest_memory_bytes();
     choice.step_seconds = planned.step_time ? planned.step_time->seconds : 0;
     choice.sent_bytes = planned.largest_communication_bytes();
+    choice.fits = fit_of(planned).fits();
   } catch (const ConfigError& error) {
     choice.refusal = error.what();
   }
   return choice;
-}
-
-bool fits(const Plan& plan, const RecomputationChoice& choice) {
-  return choice.refusal.empty() && fits_a_device(plan, choice.memory_bytes);
 }
 
 // Returns the setting that recomputes the same operations in as few blocks as fit the memory limit, by bisection over
@@ -99,10 +96,16 @@ std::optional<RecomputationChoice> in_fewest_blocks(const Plan& plan, Activation
     const size_t middle = (fits_at + fails_at) / 2;
     setting.layers = every[middle];
     const RecomputationChoice choice = choice_of(plan, setting);
-    if (fits(plan, choice)) best = choice;
-    (fits(plan, choice) ? fits_at : fails_at) = middle;
+    if (choice.fits) best = choice;
+    (choice.fits ? fits_at : fails_at) = middle;
   }
   return best;
+}
+
+// Whether the memory of a rank is limited, by the user or by a known device.
+bool has_limit(const Plan& plan) {
+  const Fit fit = fit_of(plan);
+  return fit.device_bytes || fit.limit_bytes;
 }
 
 }  // namespace
@@ -110,10 +113,10 @@ std::optional<RecomputationChoice> in_fewest_blocks(const Plan& plan, Activation
 std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
   std::vector<RecomputationChoice> choices;
   for (const ActivationCheckpointConfig& setting : settings_of(plan)) choices.push_back(choice_of(plan, setting));
-  if (!fits(plan, choices.front())) {
+  if (!choices.front().fits) {
     const std::vector<RecomputationChoice> all = choices;
     for (const RecomputationChoice& choice : all) {
-      if (!fits(plan, choice) || choice.setting.layers > 1) continue;
+      if (!choice.fits || choice.setting.layers > 1) continue;
       const auto fewest = in_fewest_blocks(plan, choice.setting);
       if (fewest && !(fewest->chosen)) choices.push_back(*fewest);
     }
@@ -122,37 +125,40 @@ std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
   return choices;
 }
 
-const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Config& config) {
-  if (config.run.memory_gib_per_rank == 0) return nullptr;
+const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Plan& plan) {
+  if (!has_limit(plan)) return nullptr;
   const RecomputationChoice* best = nullptr;
   const auto cost = [](const RecomputationChoice& c) {
     return std::tuple(c.extra_flops, c.extra_bytes, c.repeated_operations);
   };
   for (const RecomputationChoice& choice : choices) {
-    if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
-    if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
+    if (choice.fits && (best == nullptr || cost(choice) < cost(*best))) best = &choice;
   }
   return best;
 }
 
 std::string explain_recomputation_choices(const Plan& plan) {
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
-  const RecomputationChoice* const best = cheapest(choices, plan.config);
+  const RecomputationChoice* const best = cheapest(choices, plan);
   std::vector<std::vector<std::string>> rows = {
-      {"recomputed", "peak memory", "more FLOPs", "more bytes sent", ""}};
+      {"recomputed", "step", "peak memory", "more FLOPs", "more bytes sent", ""}};
   for (const RecomputationChoice& choice : choices) {
     const bool is_legal = choice.refusal.empty();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.emplace_back("as planned");
     if (&choice == best) remarks.emplace_back("recommended");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);
-    if (is_legal && !fits_a_device(plan, choice.memory_bytes)) remarks.emplace_back("does not fit");
-    rows.push_back({choice.name, is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+    if (is_legal && !choice.fits) remarks.emplace_back("does not fit");
+    rows.push_back({choice.name, is_legal ? precise_seconds(choice.step_seconds) : "",
+                    is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     fmt::format("{:.1f} %", 100 * choice.extra_flops), is_legal ? grouped(choice.extra_bytes) : "",
                     join(remarks, ", ")});
   }
+  if (!plan.step_time) {
+    for (auto& row : rows) row.erase(row.begin() + 1);
+  }
   std::string out = text_table(rows);
-  if (plan.config.run.memory_gib_per_rank > 0) return out;
+  if (has_limit(plan)) return out;
   return out + "  run.memory_gib_per_rank = 0 sets no limit; with a limit, the cheapest that fits is recommended\n";
 }
 

@@ -19,6 +19,7 @@ struct RecomputationChoice {
   int64_t extra_bytes = 0;     // of these, more than without recomputation
   int64_t repeated_operations = 0;  // over all blocks, products or not
   double step_seconds = 0;          // 0 if the hardware is not known
+  bool fits = false;                // the device, and run.memory_gib_per_rank
   std::string refusal = {};    // why it is illegal; empty if it is legal
   bool chosen = false;
 };
@@ -29,7 +30,7 @@ std::vector<RecomputationChoice> recomputation_choices(const Plan& plan);
 
 /// Returns the cheapest choice whose memory is within run.memory_gib_per_rank, by repeated FLOPs, then by bytes sent,
 /// then by repeated operations; nullptr if none fits or there is no such limit.
-const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Config& config);
+const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with its conclusion.
 std::string explain_recomputation_choices(const Plan& plan);

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "advice/answer.h"
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
@@ -25,6 +25,7 @@ void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.bubble = plan.bubble();
   choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
+  choice.fits = fit_of(plan).fits();
   using enum CommunicationKind;
   choice.sent_bytes = plan.largest_communication_bytes({stage_outputs, stage_gradients});
 }
@@ -130,15 +131,15 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     std::vector<std::string> otherwise;
     const int64_t asked = p.pipeline_parallel_stages_per_rank;
     const int64_t stages = known.any_stages && asked > 0 ? asked : known.stages_per_rank;
-    if (asked > 0 && asked != stages) otherwise.push_back("parallelism.pipeline_parallel_stages_per_rank = 0");
+    if (asked > 0 && asked != stages) otherwise.push_back("parallelism.pipeline_parallel_stages_per_rank=0");
     if (asked != stages) p.pipeline_parallel_stages_per_rank = 0;
     const auto& layers = p.pipeline_parallel_layers;
     const bool by_hand = !layers.empty() && layers != std::vector<int64_t>{-1};
     if (by_hand && stages * static_cast<int64_t>(plan.schedule.rows.size()) != static_cast<int64_t>(layers.size())) {
-      otherwise.push_back("parallelism.pipeline_parallel_layers = []");
+      otherwise.push_back("parallelism.pipeline_parallel_layers=");
       p.pipeline_parallel_layers = {};
     }
-    choice.otherwise = join(otherwise, " and ");
+    choice.otherwise = join(otherwise, " ");
     try {
       fill_costs(choice, make_plan(other, plan.facts));
     } catch (const ConfigError& error) {
@@ -176,7 +177,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);
-    if (is_legal && !fits_a_device(plan, choice.memory_bytes)) remarks.push_back("does not fit");
+    if (is_legal && !choice.fits) remarks.push_back("does not fit");
     if (is_legal) remarks.push_back(describe_schedule(choice.name));
     if (is_legal && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");

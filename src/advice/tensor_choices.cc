@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -82,6 +82,13 @@ Config chosen(const Config& config, const TensorPlan& tensor) {
   return out;
 }
 
+void fill_costs(TensorChoice& choice, const Plan& plan) {
+  choice.sent_bytes = plan.largest_communication_bytes();
+  choice.memory_bytes = plan.largest_memory_bytes();
+  choice.step_seconds = plan.step_time ? plan.step_time->seconds : 0;
+  choice.fits = fit_of(plan).fits();
+}
+
 std::string elements_text(double elements) { return grouped(static_cast<int64_t>(elements + 0.5)); }
 
 }  // namespace
@@ -115,10 +122,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
     choice.chosen = same(tensor, plan.tensor);
     choice.received_elements = count_received_elements_per_step(plan, tensor);
     try {
-      const Plan other = make_plan(with_tensor_plan(plan.config, tensor), plan.facts);
-      choice.sent_bytes = other.largest_communication_bytes();
-      choice.memory_bytes = other.largest_memory_bytes();
-      if (other.step_time) choice.step_seconds = other.step_time->seconds;
+      fill_costs(choice, make_plan(with_tensor_plan(plan.config, tensor), plan.facts));
     } catch (const ConfigError& error) {
       const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, data_ranks(plan.mesh));
       choice.refusal = misfit ? misfit->what() : error.what();
@@ -164,33 +168,22 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
   std::vector<TensorChoice> choices;
   for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
     try {
-      const Plan plan = make_plan(with_tensor_plan(config, tensor), facts);
-      choices.push_back({.name = name_of(tensor),
-                         .tensor = tensor,
-                         .received_elements = count_received_elements_per_step(plan, tensor),
-                         .sent_bytes = plan.largest_communication_bytes(),
-                         .memory_bytes = plan.largest_memory_bytes(),
-                         .step_seconds = plan.step_time ? plan.step_time->seconds : 0});
+      TensorChoice& choice = choices.emplace_back(TensorChoice{.tensor = tensor});
+      fill_costs(choice, make_plan(with_tensor_plan(config, tensor), facts));
     } catch (const Refusal&) {
-      // Another mesh is legal.
+      choices.pop_back();  // another mesh is legal
     }
   }
-  if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
   ORTHANT_CHECK(!choices.empty(), config.run.ranks);
-  const TensorChoice& least = *std::ranges::min_element(choices, {}, &TensorChoice::memory_bytes);
-  throw ConfigError(fmt::format(
-      "{} must be at least {}, which {} needs, the smallest of the tensor meshes of {}; set it to {} or more, use more "
-      "ranks, or set activation_checkpoint.mode to \"full\"",
-      config.locate("run.memory_gib_per_rank"), gib_text(least.memory_bytes), least.name, counted(ranks, "rank"),
-      gib_number(least.memory_bytes)));
+  const TensorChoice* const best = cheapest(choices);
+  return chosen(config, (best ? *best : *std::ranges::min_element(choices, {}, &TensorChoice::memory_bytes)).tensor);
 }
 
-const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices) {
   const TensorChoice* best = nullptr;
   const auto cost = [](const TensorChoice& c) { return std::tuple(c.step_seconds, c.sent_bytes, c.memory_bytes); };
   for (const TensorChoice& choice : choices) {
-    if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
-    if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
+    if (choice.fits && (best == nullptr || cost(choice) < cost(*best))) best = &choice;
   }
   return best;
 }
@@ -207,20 +200,24 @@ double received_elements_bound(const Plan& plan) {
 std::string explain_tensor_choices(const Plan& plan) {
   const std::vector<TensorChoice> choices = tensor_choices(plan);
   if (choices.empty()) return "";
-  const TensorChoice* const best = cheapest(choices, plan.config);
-  std::vector<std::vector<std::string>> rows = {{"mesh", "layer: elements received forward", "backward", "over depth",
-                                                 "step: bytes sent", "memory of a rank", ""}};
+  const TensorChoice* const best = cheapest(choices);
+  std::vector<std::vector<std::string>> rows = {{"mesh", "step", "memory of a rank", "sent by a rank",
+                                                 "layer: elements received forward", "backward", "over depth", ""}};
   for (const TensorChoice& choice : choices) {
+    const bool is_legal = choice.refusal.empty();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back(plan.step_time ? "fastest" : "sends least");
-    if (!choice.refusal.empty()) remarks.push_back("refused: " + choice.refusal);
-    const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
-    if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
-    rows.push_back(
-        {choice.name, elements_text(choice.received_elements.forward), elements_text(choice.received_elements.backward),
-         elements_text(choice.received_elements.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
-         choice.refusal.empty() ? format_bytes(static_cast<double>(choice.memory_bytes)) : "", join(remarks, "; ")});
+    if (!is_legal) remarks.push_back("refused: " + choice.refusal);
+    if (is_legal && !choice.fits) remarks.push_back("does not fit");
+    rows.push_back({choice.name, is_legal ? precise_seconds(choice.step_seconds) : "",
+                    is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    is_legal ? format_bytes(static_cast<double>(choice.sent_bytes)) : "",
+                    elements_text(choice.received_elements.forward), elements_text(choice.received_elements.backward),
+                    elements_text(choice.received_elements.depth), join(remarks, "; ")});
+  }
+  if (!plan.step_time) {
+    for (auto& row : rows) row.erase(row.begin() + 1);
   }
   std::string out = text_table(rows);
   out += fmt::format("  lower bound forward for meshes without depth: {} elements (Al Daas et al. 2022)\n",
@@ -228,8 +225,10 @@ std::string explain_tensor_choices(const Plan& plan) {
   const auto own = std::find_if(choices.begin(), choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != choices.end()) {
-    out += fmt::format("  {} sends {:.2f} times the bytes of the plan\n", best->name,
-                       static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
+    out += plan.step_time ? fmt::format("  with {} a step takes {:.2f} times as long as planned\n", best->name,
+                                        best->step_seconds / own->step_seconds)
+                          : fmt::format("  {} sends {:.2f} times the bytes of the plan\n", best->name,
+                                        static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
   }
   return out;
 }

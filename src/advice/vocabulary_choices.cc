@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "advice/answer.h"
-#include "advice/memory_limit.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -23,9 +23,11 @@ void fill_costs(VocabularyChoice& choice, const Plan& plan) {
   choice.compute = plan.timeline.busy;
   choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
+  choice.fits = fit_of(plan).fits();
   const int element = dtype_bytes(plan.config.training.dtype);
   choice.parameter_bytes.assign(choice.compute.size(), 0);
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+  for (int index = 0; index < plan.classes.count(); ++index) {
+    const int rank = plan.classes.first_rank(index);
     int64_t elements = 0;
     for (size_t p = 0; p < plan.parameters.size(); ++p) {
       if (!plan.holds(rank, p)) continue;
@@ -64,7 +66,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
     other.origins[kKey] = "compared";
     if (shards_vocabulary(other) && plan.post_validates()) {
       other.parallelism.pipeline_parallel_post_validation = false;
-      choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
+      choice.otherwise = "parallelism.pipeline_parallel_post_validation=false";
     }
     try {
       fill_costs(choice, make_plan(other, plan.facts));
@@ -78,7 +80,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
 const VocabularyChoice* recommended(const std::vector<VocabularyChoice>& choices, const Plan& plan) {
   const auto is_candidate = [&](const VocabularyChoice& choice) {
     const bool is_timed = plan.step_time.has_value() || !choice.waits_at_barriers();
-    return choice.refusal.empty() && is_timed && fits_a_device(plan, choice.memory_bytes);
+    return is_timed && choice.fits;
   };
   double shortest = 0;
   for (const VocabularyChoice& choice : choices) {
@@ -106,7 +108,7 @@ std::string explain_vocabulary_choices(const Plan& plan) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back("recommended");
-    if (!fits_a_device(plan, choice.memory_bytes)) remarks.push_back("does not fit");
+    if (!choice.fits) remarks.push_back("does not fit");
     if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     if (!plan.step_time && choice.waits_at_barriers()) {
       remarks.push_back("waits for messages in every microbatch, which only --hardware counts");

@@ -16,6 +16,7 @@ struct VocabularyChoice {
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
   double step = 0;           // see Plan::step_length()
   int64_t memory_bytes = 0;  // of the rank that needs most
+  bool fits = false;         // the device, and run.memory_gib_per_rank
   std::string otherwise = {};  // other settings that must change with this one; empty if none
   std::string refusal = {};  // why the choice is illegal; empty if it is legal
   bool chosen = false;       // this is the plan's own

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -14,6 +15,8 @@ void fill_costs(ZeroChoice& choice, const Plan& plan) {
     choice.state_bytes = std::max(choice.state_bytes, m.parameters + m.gradients + m.optimizer);
   }
   choice.memory_bytes = plan.largest_memory_bytes();
+  choice.step_seconds = plan.step_time ? plan.step_time->seconds : 0;
+  choice.fits = fit_of(plan).fits();
   using enum CommunicationKind;
   choice.sent_bytes = plan.largest_communication_bytes({gradients, gradients_of_copies, weights});
 }
@@ -65,15 +68,19 @@ std::string explain_zero_choices(const Plan& plan) {
   const std::vector<ZeroChoice> choices = zero_choices(plan);
   if (choices.empty()) return "";
   std::vector<std::vector<std::string>> rows = {
-      {"zero_stage", "zero_reshard", "states kept", "peak memory", "parameters sent", ""}};
+      {"zero_stage", "zero_reshard", "step", "states kept", "peak memory", "parameters sent", ""}};
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   for (const ZeroChoice& choice : choices) {
     const bool is_legal = choice.refusal.empty();
     std::string remark = is_legal ? description(choice) : "refused: " + choice.refusal;
     if (choice.chosen) remark = "as planned: " + remark;
+    if (is_legal && !choice.fits) remark += "; does not fit";
     rows.push_back({fmt::format("{}", choice.stage), choice.reshard ? choice.reshard_name() : "-",
-                    is_legal ? bytes(choice.state_bytes) : "", is_legal ? bytes(choice.memory_bytes) : "",
-                    is_legal ? bytes(choice.sent_bytes) : "", remark});
+                    is_legal ? precise_seconds(choice.step_seconds) : "", is_legal ? bytes(choice.state_bytes) : "",
+                    is_legal ? bytes(choice.memory_bytes) : "", is_legal ? bytes(choice.sent_bytes) : "", remark});
+  }
+  if (!plan.step_time) {
+    for (auto& row : rows) row.erase(row.begin() + 2);
   }
   return text_table(rows);
 }

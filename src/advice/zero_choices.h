@@ -17,6 +17,8 @@ struct ZeroChoice {
   int64_t state_bytes = 0;   // weights, gradients and optimizer state that the rank with most of them keeps
   int64_t memory_bytes = 0;  // peak of the rank that needs most
   int64_t sent_bytes = 0;    // for weights and gradients, per step by the busiest rank
+  double step_seconds = 0;   // 0 if the hardware is not known
+  bool fits = false;         // the device, and run.memory_gib_per_rank
   std::string refusal = {};  // why it is illegal; empty if it is legal
   bool chosen = false;
 

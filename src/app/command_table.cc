@@ -63,7 +63,7 @@ void define_train(CLI::App& app, Command& command) {
 void define_plan(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<PlanArguments>();
   define_run_file(app, arguments)->required(false);
-  app.add_option("--hf", arguments.hf, "a config.json or its directory; with --ranks, --seq-len and --global-batch")
+  app.add_option("--hf", arguments.hf, "config.json or its folder; with --ranks N, --seq-len 4096, --global-batch N")
       ->type_name("PATH")
       ->check(named("model/config.json"));
   app.add_flag("--json", arguments.json, "print one JSON object");

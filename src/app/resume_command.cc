@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace orthant {
 namespace {
 
@@ -79,18 +81,6 @@ std::string under_srun(const Words& command, const Launch& launch, const Environ
 }
 
 }  // namespace
-
-std::string shell_quoted(const Words& words) {
-  std::string line;
-  for (const auto& word : words) {
-    const bool plain = !word.empty() && word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                                               "0123456789_-./=,:+@%") == std::string::npos;
-    std::string quoted = word;
-    for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
-    line += (line.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
-  }
-  return line;
-}
 
 std::string resume_command(const Words& command, const std::optional<Launch>& launch,
                            const std::vector<Words>& ancestors, const Environment& environment) {

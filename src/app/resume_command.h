@@ -9,9 +9,6 @@
 
 namespace orthant {
 
-/// The words as one shell command line, quoted where the shell requires it.
-std::string shell_quoted(const std::vector<std::string>& words);
-
 /// Returns the command that resumes the run. If the user must complete it, a second line in parentheses says how.
 /// `command`: the command line of this process, program first. `launch`: the variables of the launcher, if there is
 /// one. `ancestors`: the command lines of the processes above this one, nearest first. They include that of

@@ -47,6 +47,10 @@ class StrictBuilder {
   }
   bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception& error) {
     constexpr int kNumberOverflow = 406;  // of nlohmann::json
+    if (std::string_view(error.what()).find("unexpected end of input") != std::string_view::npos) {
+      throw DataError(offset <= 1 ? fmt::format("{}: is empty, but must be JSON", source_)
+                                  : fmt::format("{}: the JSON ends too early, at offset {}", source_, offset));
+    }
     throw DataError(fmt::format("{}: offset {}: {} near \"{}\"", source_, offset,
                                 error.id == kNumberOverflow ? "a number beyond the range of float64" : "not valid JSON",
                                 escape_for_terminal(token, 40)));

@@ -34,6 +34,27 @@ std::string format_seconds(double seconds) {
   return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
 }
 
+std::string precise_seconds(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const char* unit = seconds >= 0.99995 || seconds == 0 ? "s" : seconds >= 0.99995e-3 ? "ms" : "us";
+  const double value = *unit == 's' ? seconds : *unit == 'm' ? 1e3 * seconds : 1e6 * seconds;
+  const int decimals = value < 9.9995 ? 3 : value < 99.995 ? 2 : value < 999.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", value, decimals, unit);
+}
+
+std::string shell_quoted(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) {
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                            "0123456789_-./=,:+@%") == std::string::npos;
+    std::string quoted = word;
+    for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
+    line += (line.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
+  }
+  return line;
+}
+
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
   for (auto i = static_cast<int64_t>(digits.size()) - 3; i > (number < 0 ? 1 : 0); i -= 3) {

@@ -16,6 +16,10 @@ std::string format_bytes(double bytes);
 std::string format_count(double count);
 /// A duration given in seconds: "1h 02m", "3m 05s", "12.3 s", "45 ms".
 std::string format_seconds(double seconds);
+/// A duration given in seconds, with four digits: "18.60 s", "374.5 ms", "12.05 us".
+std::string precise_seconds(double seconds);
+/// Joins words to a line that a POSIX shell splits into the same words.
+std::string shell_quoted(const std::vector<std::string>& words);
 /// Decimal digits in groups of three: "1,234,567".
 std::string grouped(int64_t number);
 /// A count with its noun in singular or plural: "1 document", "1,234 documents".

@@ -80,6 +80,8 @@ std::string legal_text(const Key& key);
 std::string full_help(const Key& key);
 /// Returns the key's value, written as in TOML.
 std::string value_text(const Key& key, const Config& config);
+/// Returns the key and its value as a word of a command line: "parallelism.tensor_parallel_mesh=2,2,1".
+std::string setting_word(const Key& key, const Config& config);
 /// Returns the default as help and the reference page show it.
 std::string default_text(const Key& key);
 /// Sets the key from the text of a command-line value. Returns the problem if the text has the wrong type.

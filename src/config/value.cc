@@ -222,6 +222,18 @@ std::string value_text(const Key& key, const Config& config) {
                     field_of(key, config));
 }
 
+std::string setting_word(const Key& key, const Config& config) {
+  const Field field = field_of(key, config);
+  std::string value = value_text(key, config);
+  if (const auto* text = std::get_if<std::string*>(&field)) value = **text;
+  if (const auto* list = std::get_if<std::vector<std::string>*>(&field)) value = join(**list, ",");
+  const bool is_numbers = std::holds_alternative<std::vector<int64_t>*>(field) ||
+                          std::holds_alternative<std::vector<double>*>(field) ||
+                          std::holds_alternative<std::array<int64_t, 3>*>(field);
+  if (is_numbers) std::erase_if(value, [](char c) { return c == '[' || c == ']' || c == ' '; });
+  return key.full_name() + "=" + value;
+}
+
 std::optional<std::string> set_from_word(const Key& key, Config& config, std::string_view word) {
   using Problem = std::optional<std::string>;
   return std::visit(Overloaded{

@@ -8,6 +8,7 @@
 
 #include "advice/advised_plan.h"
 #include "advice/auto_layout.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "config/hf_config.h"
@@ -124,13 +125,21 @@ RunFacts facts_before_data(const Config& config, int ranks) {
 std::string planned_svg(const Plan& plan) {
   const int rank = plan.worst_rank();
   RankTrace trace = trace_memory(plan, rank);
-  const MemoryCurve memory{
-      .pipeline_rank = plan.pipeline_rank(rank),
-      .title = fmt::format("tensors of rank {}, which needs most memory", rank),
-      .base_bytes = trace.always,
-      .bytes = std::move(trace.row),
-      .limit_bytes = plan.facts.hardware ? std::llround(plan.facts.hardware->device.memory_bytes) : 0};
-  return draw_svg(plan.schedule, plan.timeline, "Planned " + escape(schedule_text(plan.config)), &memory);
+  const Fit fit = fit_of(plan);
+  MemoryCurve memory{.pipeline_rank = plan.pipeline_rank(rank),
+                     .title = fmt::format("tensors of rank {}, which needs most memory", rank),
+                     .base_bytes = trace.always,
+                     .bytes = std::move(trace.row)};
+  if (fit.device_bytes || fit.limit_bytes) {
+    memory.limit_bytes = fit.tensor_bytes + fit.spare_bytes();
+    memory.limit_text = fmt::format("tensors may take {}", format_bytes(static_cast<double>(memory.limit_bytes)));
+    if (fit.device_bytes) {
+      memory.limit_text += fmt::format(" of the {} of a device", format_bytes(static_cast<double>(*fit.device_bytes)));
+    }
+  }
+  const bool has_pipeline = plan.schedule.rows.size() > 1;
+  const std::string what = has_pipeline ? "Planned " + escape(schedule_text(plan.config)) : "Planned step";
+  return draw_svg(plan.schedule, plan.timeline, what, &memory);
 }
 
 }  // namespace orthant

@@ -55,7 +55,7 @@ struct CommunicationEntry {
 };
 
 /// The version of a plan's JSON form, which a run writes to plan.json. docs/plan-json.md describes it.
-inline constexpr int kPlanJsonVersion = 2;
+inline constexpr int kPlanJsonVersion = 3;
 
 /// A run on its mesh, with its costs. Planning is a chain of pure steps: Sharding, Pipeline, ParameterPlacement, Plan.
 /// Each step takes the value of the step before it and adds what it computes.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "config/parallelism_check.h"
 #include "parallel/tensor/key_heads_plan.h"
 #include "plan/plan_limits.h"
@@ -109,11 +110,14 @@ Range Sharding::vocabulary_rows(int rank) const {
 }
 
 std::string Sharding::mesh_text() const {
-  std::string text;
+  const int copies = mesh.axis_size(kReplica), data = data_ranks(mesh);
+  std::vector<std::string> parts;
   for (const Axis& axis : mesh.axes) {
-    if (axis.size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
+    const int size = axis.name == kData ? data : axis.name == kReplica ? 1 : axis.size;
+    if (size > 1) parts.push_back(fmt::format("{} {}", axis.name, size));
+    if (axis.name == kData && copies > 1) parts.back() += fmt::format(" ({} copies of {} ranks)", copies, axis.size);
   }
-  return text.empty() ? "1 rank" : text;
+  return parts.empty() ? "1 rank" : join(parts, ", ");
 }
 
 std::string Sharding::mesh_and_kind() const {

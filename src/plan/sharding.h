@@ -63,7 +63,7 @@ struct Sharding {
   Range vocabulary_rows(int rank) const;
   /// True if ranks make the optimizer step before all ranks know that the gradient norm permits it.
   bool post_validates() const { return config.parallelism.pipeline_parallel_post_validation; }
-  /// The mesh as text for people, without axes of size 1.
+  /// The mesh as text for people, without axes of size 1. The copies of ZeRO's shards are part of the data axis.
   std::string mesh_text() const;
   /// The same. If tensor_parallel_kind was "auto", the text names the selected kind.
   std::string mesh_and_kind() const;

@@ -19,6 +19,7 @@ constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine 
 constexpr double kBox = 30, kThin = 7, kGap = 10;
 constexpr double kCurve = 120, kCurveTop = 44;  // height of the memory curve, and room for its title above it
 constexpr double kLowestBox = 16, kPale = 0.6;  // height of a rank's last stage; opacity of all but its first stage
+constexpr double kThinnest = 0.1;               // the legend leaves out what is never wider, and cannot be seen
 constexpr size_t kMostTitles = 5000;  // drawings with more boxes have no tooltips
 
 constexpr std::string_view kStyle = R"(<style>
@@ -33,7 +34,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-seri
 )";
 
 /// The time axis, with ticks at round numbers. The unit is s, ms or us. For a Timeline in another unit the axis has
-/// bare numbers, and the heading names the unit.
+/// bare numbers, and the unit stands at its end.
 struct Scale {
   double makespan;
   double unit_s = 1;
@@ -112,7 +113,7 @@ class Drawing {
   std::string svg() {
     const size_t ranks = schedule_.rows.size();
     const double bottom = bands_.y(static_cast<int>(ranks)) - kGap;
-    const double height = bottom + kBottom + (memory_ != nullptr ? kCurveTop + kCurve : 0);
+    const double height = bottom + kBottom + (memory_ != nullptr ? kCurveTop + kCurve + kGap : 0);
     put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
         "role=\"img\">\n",
         kWidth, height);
@@ -138,13 +139,18 @@ class Drawing {
   void heading() {
     const size_t ranks = schedule_.rows.size();
     const int microbatches = microbatch_count(schedule_);
-    put("<text class=\"head\" x=\"{}\" y=\"30\">{}: {} pipeline rank{}, {} microbatch{}</text>\n", kLeft, what_, ranks,
-        ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
+    const std::string of_ranks = ranks > 1 ? fmt::format("{} pipeline ranks, ", ranks) : "";
+    put("<text class=\"head\" x=\"{}\" y=\"30\">{}: {}{} microbatch{}</text>\n", kLeft, what_, of_ranks, microbatches,
+        microbatches == 1 ? "" : "es");
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
-        kWidth - kRight - 40, bands_.top - 10, chunks ? "low and pale boxes are further stages of a rank; " : "",
+        kWidth - kRight - 40, bands_.top - 10,
+        !chunks     ? ""
+        : ranks > 1 ? "low and pale boxes are further stages of a rank; "
+                    : "low and pale boxes are later layers; ",
         scale_.text(timeline_.makespan), unit, 100 * timeline_.bubble);
+    if (ranks == 1) return;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak in flight</text>\n", kWidth - 8,
         bands_.top - 10);
   }
@@ -153,7 +159,7 @@ class Drawing {
   void place_legend() {
     std::set<ActionKind> used;
     for (const Span& span : timeline_.spans)
-      if (span.end > span.start) used.insert(span.action.kind);
+      if (scale_.x(span.end) - scale_.x(span.start) >= kThinnest) used.insert(span.action.kind);
     std::set<std::string_view> shown;
     double x = kLeft, y = 0;
     for (const KindFacts& kind : action_kinds()) {
@@ -183,6 +189,9 @@ class Drawing {
       put("<text class=\"dim\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 22,
           scale_.text(i * scale_.tick_s));
     }
+    if (timeline_.unit == "s") return;
+    put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kWidth - 8, bottom + 36,
+        timeline_.unit);
   }
 
   void band(int rank) {
@@ -190,6 +199,7 @@ class Drawing {
     put("<rect class=\"band\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\"/>\n", kLeft, y, kWidth - kLeft - kRight,
         kBox);
     put("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", kLeft - 10, y + kBox / 2 + 4, rank);
+    if (schedule_.rows.size() == 1) return;
     put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kWidth - kRight + 12, y + kBox / 2 + 4,
         timeline_.peak_in_flight[static_cast<size_t>(rank)]);
   }
@@ -257,8 +267,8 @@ class Drawing {
     if (!has_limit) return;
     put("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight,
         y(memory_->limit_bytes));
-    put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">a device has {}</text>\n", kWidth - kRight - 4,
-        y(memory_->limit_bytes) - 4, format_bytes(static_cast<double>(memory_->limit_bytes)));
+    put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kWidth - kRight - 4,
+        y(memory_->limit_bytes) - 4, memory_->limit_text);
   }
 
   /// Height of a box. It decreases evenly from the rank's first stage to its last, because many different shades would
@@ -279,7 +289,7 @@ class Drawing {
     const KindFacts* kind;
     double x, y;
   };
-  std::vector<Entry> legend_;  // kinds with at least one span longer than 0
+  std::vector<Entry> legend_;  // kinds with at least one span that can be seen
   std::string out_;
 };
 

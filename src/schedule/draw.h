@@ -17,7 +17,8 @@ struct MemoryCurve {
   std::string title;                // "memory of rank 12"
   int64_t base_bytes = 0;           // held all the time
   std::vector<int64_t> bytes = {};  // on top of it: the most during each Action of the row
-  int64_t limit_bytes = 0;          // memory of the device; 0: not known
+  int64_t limit_bytes = 0;          // the most that the tensors may take; 0: not known
+  std::string limit_text = {};      // says whose limit it is
 };
 
 /// Returns a self-contained SVG with one band per rank; time runs to the right. A computation is a box colored by kind,

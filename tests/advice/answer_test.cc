@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "advice/explain.h"
+#include "advice/fit.h"
 #include "advice/plan_json.h"
 #include "advice/schedule_choices.h"
 #include "advice/vocabulary_choices.h"
@@ -45,14 +46,16 @@ TEST(Answer, SaysWhetherTheRunFits) {
       says(explain(plan_on(&enough, 4), Sections::all()), {"hardware h100-8x, ", " tables measured; assumed in ",
                                                            "tokens/s", "products ", "fits with 1.0 GiB to spare"}));
   EXPECT_TRUE(
-      says(explain(plan_on(&little, 4), Sections::all()), {"does not fit, lacks 1.0 GiB", " fits, with a step of "}));
+      says(explain(plan_on(&little, 4), Sections::all()), {"does not fit, lacks 1.0 GiB", "it fits with a step of "}));
 }
 
 TEST(Answer, FitsTheLimitOfTheUser) {
   const Hardware enough = with_spare(4, 1 << 30);
   EXPECT_EQ(nlohmann::json::parse(plan_json(plan_on(&enough, 4), {}))["fits"], true);
   const Plan limited = plan_on(&enough, 4, {"run.memory_gib_per_rank=0.01"});
-  EXPECT_EQ(nlohmann::json::parse(plan_json(limited, {}))["fits"], false);
+  const nlohmann::json answer = nlohmann::json::parse(plan_json(limited, {}));
+  EXPECT_EQ(answer["fits"], false);
+  EXPECT_EQ(answer["worst_rank"]["limit_bytes"], fit_of(limited).limit_bytes);
 }
 
 // Over NCCL, a pipeline rank has a communicator for its group, and at least one in each of two directions.

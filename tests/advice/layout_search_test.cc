@@ -13,6 +13,7 @@
 #include "advice/advised_plan.h"
 #include "advice/answer.h"
 #include "advice/auto_layout.h"
+#include "advice/fit.h"
 #include "advice/layout_variants.h"
 #include "advice/mesh_choices.h"
 #include "advice/tensor_choices.h"
@@ -287,6 +288,28 @@ TEST(LayoutSearch, ChoosesTensorMeshesByHosts) {
   const RunFacts without{.ranks = 64, .vocab_size = 257};
   EXPECT_LE(seconds(with_chosen_tensor_plan(any, facts)), given);
   EXPECT_GT(seconds(with_chosen_tensor_plan(any, without)), seconds(with_chosen_tensor_plan(any, facts)));
+}
+
+// "auto" takes a mesh that fits the devices, and without one that which needs least memory. Control: larger devices get
+// a faster mesh that needs more.
+TEST(LayoutSearch, ChoosesTensorMeshesThatFitTheDevice) {
+  const auto chosen_on = [&](double gib) {
+    const RunFacts facts = facts_on(h100_of(gib), 8);
+    const Config config =
+        config_of(8, {"parallelism.tensor_parallel_kind=auto", "parallelism.tensor_parallel_degree=8"});
+    return make_plan(with_chosen_tensor_plan(config, facts), facts);
+  };
+  const Plan large = chosen_on(80), none = chosen_on(1);
+  EXPECT_TRUE(fit_of(large).fits());
+  const double tight_gib = static_cast<double>(fit_of(large).tensor_bytes + fit_of(large).other_bytes) / 0x1p30 - 0.1;
+  const Plan tight = chosen_on(tight_gib);
+  EXPECT_TRUE(fit_of(tight).fits());
+  EXPECT_LT(tight.largest_memory_bytes(), large.largest_memory_bytes());
+  EXPECT_GT(tight.step_time->seconds, large.step_time->seconds);
+  for (const TensorChoice& choice : tensor_choices(none)) {
+    EXPECT_FALSE(choice.fits);
+    EXPECT_TRUE(!choice.refusal.empty() || none.largest_memory_bytes() <= choice.memory_bytes) << choice.name;
+  }
 }
 
 // A returned run file has the planned step time that the search has given for it.

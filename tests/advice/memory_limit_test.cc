@@ -34,21 +34,6 @@ std::string limit(int64_t bytes) {
   return fmt::format("run.memory_gib_per_rank={:.17g}", static_cast<double>(bytes) / 0x1p30);
 }
 
-// The settings of "KEY = VALUE and KEY = VALUE", as words of the command line.
-Words settings_of(const std::string& change) {
-  Words words;
-  std::string rest = change;
-  for (size_t end = 0; end != std::string::npos;) {
-    end = rest.find(" and ");
-    std::string setting = rest.substr(0, end);
-    setting.replace(setting.find(" = "), 3, "=");
-    std::erase(setting, '"');
-    words.push_back(setting);
-    if (end != std::string::npos) rest = rest.substr(end + 5);
-  }
-  return words;
-}
-
 std::string refusal(int ranks, Words words, int64_t bytes) {
   words.push_back(limit(bytes));
   return message_of<ConfigError>([&] { plan_of(ranks, words); });
@@ -59,12 +44,12 @@ TEST(MemoryLimit, OffersEveryKindOfChange) {
   const Plan plan = plan_of(4, data);
   // Three quarters of the memory suffice for ZeRO, tensor ranks and pipeline ranks.
   const std::string text = refusal(4, data, plan.largest_memory_bytes() * 3 / 4);
-  EXPECT_TRUE(says(text, {"changes that fit: ", "parallelism.zero_stage = 3", "parallelism.tensor_parallel_degree = 2",
-                          "parallelism.pipeline_parallel_degree = 2"}))
+  EXPECT_TRUE(says(text, {"changes that fit: ", "parallelism.zero_stage=3", "parallelism.tensor_parallel_degree=2",
+                          "parallelism.pipeline_parallel_degree=2"}))
       << text;
   const Words pipeline = {"parallelism.pipeline_parallel_degree=4"};
   const int64_t needed = plan_of(4, pipeline).largest_memory_bytes();
-  EXPECT_TRUE(says(refusal(4, pipeline, needed * 9 / 10), {"parallelism.vocabulary_parallel = \"algorithm_2\" ("}));
+  EXPECT_TRUE(says(refusal(4, pipeline, needed * 9 / 10), {"parallelism.vocabulary_parallel=algorithm_2 ("}));
 }
 
 // The offered settings, applied to the run file, give a plan within the limit.
@@ -79,7 +64,7 @@ TEST(MemoryLimit, OffersSeveralChangesIfNoneSuffices) {
       const size_t at = text.find(begin);
       if (at == std::string::npos) continue;
       const std::string change = text.substr(at + begin.size(), text.rfind(" (") - at - begin.size());
-      Words words = settings_of(change);
+      Words words = split(change, ' ');
       several += words.size() > 1 ? 1 : 0;
       words.push_back(limit(bytes));
       EXPECT_EQ(message_of<ConfigError>([&] { plan_of(ranks, words); }), "") << text;
@@ -95,7 +80,7 @@ TEST(MemoryLimit, OffersThePlanOfTheRunFilesOtherSettings) {
   const Words idle = {"parallelism.pipeline_parallel_schedule=gpipe"};
   const auto pipeline = [](const Plan& plan) {
     const std::vector<Alternative> all = alternatives_to(plan);
-    const auto found = std::ranges::find(all, "parallelism.pipeline_parallel_degree = 2", &Alternative::change);
+    const auto found = std::ranges::find(all, "parallelism.pipeline_parallel_degree=2", &Alternative::change);
     return found == all.end() ? 0 : found->memory_bytes;
   };
   Words two = idle;
@@ -106,13 +91,18 @@ TEST(MemoryLimit, OffersThePlanOfTheRunFilesOtherSettings) {
 
 TEST(MemoryLimit, CombinesAsLittleAsPossible) {
   const Plan plan = plan_of(4, {});
-  const auto all = combined_change(plan, [](int64_t) { return true; });
+  const auto limited_to = [&](int64_t bytes) {
+    Config config = plan.config;
+    config.run.memory_gib_per_rank = static_cast<double>(bytes) / 0x1p30;
+    return make_plan(config, plan.facts);
+  };
+  const auto all = combined_change(limited_to(plan.largest_memory_bytes()));
   ASSERT_TRUE(all);
   EXPECT_EQ(all->change, "");  // the plan itself
   std::optional<Alternative> least;
-  EXPECT_FALSE(combined_change(plan, [](int64_t) { return false; }, &least));
+  EXPECT_FALSE(combined_change(limited_to(1), &least));
   ASSERT_TRUE(least);
-  const auto exact = combined_change(plan, [&](int64_t bytes) { return bytes <= least->memory_bytes; });
+  const auto exact = combined_change(limited_to(least->memory_bytes));
   ASSERT_TRUE(exact);
   EXPECT_EQ(exact->memory_bytes, least->memory_bytes);
 }

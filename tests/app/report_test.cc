@@ -49,7 +49,7 @@ class ReportFolder : public testing::Test {
     put_metrics(40);
     put("config.toml", "[job]\ndescription = \"Two <ranks>\"\n[model]\nnum_hidden_layers = 3\n");
     put("plan.json",
-        R"({"version": 2, "mesh": [{"axis": "data", "size": 2}], "ranks": 2,)"
+        R"({"version": 3, "mesh": [{"axis": "data", "size": 2}], "ranks": 2,)"
         R"("parameters": {"count": 1234567},)"
         R"("classes": [{"ranks": "0", "communication_bytes": 1048576, "received_bytes": 524288, "memory_bytes": {)"
         R"("total": 209715200, "parameters": 104857600, "gradients": 104857600}},)"
@@ -150,8 +150,9 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   EXPECT_EQ(page().find("Measured: step"), std::string::npos);
   put("config.toml", "[parallelism]\npipeline_parallel_degree = -1\npipeline_parallel_schedule = \"a/<mine>.csv\"\n");
   const auto put_plan = [&](int ranks) {
-    put("plan.json", fmt::format(R"({{"version": 2, "mesh": [{{"axis": "pipeline", "size": {0}}}], "ranks": {0},)"
-                                 R"("parameters": {{"count": 1}}, "classes": []}})", ranks));
+    put("plan.json", fmt::format(R"({{"version": 3, "mesh": [{{"axis": "pipeline", "size": {0}}}], "ranks": {0},)"
+                                 R"("parameters": {{"count": 1}}, "classes": []}})",
+                                 ranks));
   };
   put_plan(1);
   EXPECT_EQ(page().find("<dt>Schedule</dt>"), std::string::npos);
@@ -231,10 +232,10 @@ TEST_F(ReportFolder, DamagedOptionalFilesAreNamed) {
   const std::string html = page();
   EXPECT_NE(html.find("Not shown: " + escape(folder_ / "plan.json")), std::string::npos);
   EXPECT_NE(html.find("num_hidden_layer"), std::string::npos);
-  put("plan.json", R"({"version": 2, "mesh": [{"axis": 3}], "classes": [1, 2]})");
+  put("plan.json", R"({"version": 3, "mesh": [{"axis": 3}], "classes": [1, 2]})");
   EXPECT_NE(page().find("Not shown: "), std::string::npos);
   put("plan.json", R"({"version": 1, "mesh": [], "per_rank": []})");
-  EXPECT_NE(page().find("must be 2, but is 1"), std::string::npos);
+  EXPECT_NE(page().find("must be 3, but is 1"), std::string::npos);
 }
 
 TEST_F(ReportFolder, WithoutMetricsItSaysWhatAndWhere) {

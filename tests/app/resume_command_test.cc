@@ -88,9 +88,5 @@ TEST(ResumeCommand, WhereTheLauncherCannotBeRepeatedWordsSaySo) {
             "  (run it as each of the 4 ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as before)");
 }
 
-TEST(ResumeCommand, WordsAreQuotedForAShell) {
-  EXPECT_EQ(shell_quoted({"a b", "it's", "", "x=[1,2]", "plain-1.2/x"}), "'a b' 'it'\\''s' '' 'x=[1,2]' plain-1.2/x");
-}
-
 }  // namespace
 }  // namespace orthant::resume_command_test

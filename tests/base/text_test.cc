@@ -38,6 +38,20 @@ TEST(Text, SecondsAsPeopleSayThem) {
   EXPECT_EQ(format_seconds(std::numeric_limits<double>::quiet_NaN()), "?");
 }
 
+TEST(Text, SecondsWithFourDigits) {
+  EXPECT_EQ(precise_seconds(1234.6), "1235 s");
+  EXPECT_EQ(precise_seconds(18.6), "18.60 s");
+  EXPECT_EQ(precise_seconds(0.99996), "1.000 s");
+  EXPECT_EQ(precise_seconds(0.9999), "999.9 ms");
+  EXPECT_EQ(precise_seconds(0.0123), "12.30 ms");
+  EXPECT_EQ(precise_seconds(1.2e-5), "12.00 us");
+  EXPECT_EQ(precise_seconds(0), "0.000 s");
+}
+
+TEST(Text, WordsAreQuotedForAShell) {
+  EXPECT_EQ(shell_quoted({"a b", "it's", "", "x=[1,2]", "plain-1.2/x"}), "'a b' 'it'\\''s' '' 'x=[1,2]' plain-1.2/x");
+}
+
 TEST(Text, DigitsInThrees) {
   EXPECT_EQ(grouped(0), "0");
   EXPECT_EQ(grouped(999), "999");

@@ -114,6 +114,24 @@ TEST(ConfigPrint, RandomConfigsReadBackEqual) {
   }
 }
 
+// Values of every key but free texts, as words of the command line.
+TEST(ConfigPrint, SettingWordsReadBackEqual) {
+  Random random(21);
+  for (const Key& key : config_table()) {
+    for (int i = 0; i < 20; ++i) {
+      Config config, again;
+      std::visit(Randomize{key, random}, key.field(config));
+      const bool is_free_text = key.full_name().starts_with("data.") || key.full_name().ends_with("_from") ||
+                                (value_text(key, config).find('"') != std::string::npos && key.legal.choices.empty());
+      if (is_free_text) continue;
+      const std::string word = setting_word(key, config);
+      ASSERT_EQ(word.find_first_of("[]\" "), std::string::npos) << word;
+      ASSERT_EQ(set_from_word(key, again, word.substr(word.find('=') + 1)), std::nullopt) << word;
+      ASSERT_TRUE(again == config) << word;
+    }
+  }
+}
+
 TEST(ConfigPrint, EqualityNoticesEverySingleKey) {
   for (const Key& key : config_table()) {
     Random random(7);

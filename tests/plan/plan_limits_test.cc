@@ -262,8 +262,8 @@ TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
   const auto offered = [&](const char* change) {
     return std::ranges::count(alternatives_to(plan), change, &Alternative::change);
   };
-  EXPECT_EQ(offered("run.ranks = 1"), 0);
-  EXPECT_EQ(offered("run.ranks = 4"), 1);
+  EXPECT_EQ(offered("run.ranks=1"), 0);
+  EXPECT_EQ(offered("run.ranks=4"), 1);
 }
 
 const Words kLong = {"model.hidden_size=2048",
