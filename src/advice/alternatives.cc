@@ -80,8 +80,7 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
                                const std::vector<Alternative>& alternatives) {
   std::vector<std::vector<std::string>> rows = {{heading, "step", "memory of a rank", "sent by a rank", ""}};
   for (const Alternative& other : alternatives) {
-    std::vector<std::string> remarks = {other.remark};
-    if (!other.fits) remarks.emplace_back("does not fit");
+    std::vector<std::string> remarks = {other.fits ? "" : "does not fit", other.remark};
     std::erase(remarks, "");
     rows.push_back({other.change, precise_seconds(other.step_seconds),
                     format_bytes(static_cast<double>(other.memory_bytes)),

@@ -19,7 +19,7 @@ constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine 
 constexpr double kBox = 30, kThin = 7, kGap = 10;
 constexpr double kCurve = 120, kCurveTop = 44;  // height of the memory curve, and room for its title above it
 constexpr double kLowestBox = 16, kPale = 0.6;  // height of a rank's last stage; opacity of all but its first stage
-constexpr double kThinnest = 0.1;               // the legend leaves out what is never wider, and cannot be seen
+constexpr double kThinnest = 0.1;     // the legend leaves out kinds that are never wider, because nobody would see them
 constexpr size_t kMostTitles = 5000;  // drawings with more boxes have no tooltips
 
 constexpr std::string_view kStyle = R"(<style>
@@ -147,8 +147,8 @@ class Drawing {
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
         kWidth - kRight - 40, bands_.top - 10,
         !chunks     ? ""
-        : ranks > 1 ? "low and pale boxes are further stages of a rank; "
-                    : "low and pale boxes are later layers; ",
+        : ranks > 1 ? "low and pale bars are later stages of a rank; "
+                    : "low and pale bars are later layers; ",
         scale_.text(timeline_.makespan), unit, 100 * timeline_.bubble);
     if (ranks == 1) return;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak in flight</text>\n", kWidth - 8,

@@ -46,5 +46,21 @@ TEST(TextTable, ARemarkAloneHasTheWholeLine) {
                        "  three  " + wide + " " + wide + "\n" + "         " + wide + "\n");
 }
 
+// A long name goes on in the lines below its row, beside the lines of the remark.
+TEST(TextTable, WrapsLongNames) {
+  const std::string name = "parallelism.data_parallel_degree=-1 parallelism.tensor_parallel_degree=2", remark(60, 'x');
+  const std::string table =
+      text_table({{"change", "step", ""}, {name, "12 s", remark + " " + remark}, {"x", "3 s", "y"}});
+  EXPECT_EQ(table,
+            "  change                                step\n"
+            "  parallelism.data_parallel_degree=-1   12 s  " +
+                remark +
+                "\n"
+                "    parallelism.tensor_parallel_degree=2      " +
+                remark +
+                "\n"
+                "  x                                      3 s  y\n");
+}
+
 }  // namespace
 }  // namespace orthant::text_table_test

@@ -76,7 +76,7 @@ TEST(Draw, NamesTheUnitOfTime) {
   timeline.unit = "turns";
   const std::string svg = draw_svg(schedule, timeline, "Planned");
   EXPECT_NE(svg.find("makespan 9 turns, bubble"), std::string::npos);
-  EXPECT_EQ(count(svg, "turns"), 2);  // in the heading and at the end of the axis; ticks and boxes are numbers alone
+  EXPECT_EQ(count(svg, "turns"), 2);  // in the heading and at the end of the axis
 }
 
 TEST(Draw, ALegendThatIsLongTakesMoreLines) {
