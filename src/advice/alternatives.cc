@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "advice/fit.h"
@@ -18,8 +19,8 @@ namespace orthant {
 namespace {
 
 // Plans the changed run. Returns nothing if planning refuses it. `change` begins the text of the change.
-std::optional<Alternative> plan_change(const Plan& from, const Config& config, const RunFacts& facts,
-                                       std::string remark, const std::string& change = "") {
+std::optional<Alternative> plan_other(const Plan& from, const Config& config, const RunFacts& facts, std::string remark,
+                                      const std::string& change = "") {
   try {
     check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
     const Plan plan = make_plan(config, facts);
@@ -101,13 +102,23 @@ std::string changed_settings(const Config& before, const Config& after) {
   return shell_quoted(settings);
 }
 
+std::optional<Alternative> plan_change(const Plan& plan, const Config& config) {
+  return plan_other(plan, config, plan.facts, "");
+}
+
 std::vector<Alternative> alternatives_to(const Plan& plan) {
   std::vector<Alternative> found;
+  const auto costs = [](const Alternative& one) {
+    return std::tuple(one.memory_bytes, one.communication_bytes, one.step_seconds);
+  };
+  const auto add_planned = [&, own = costs(alternative("", plan))](Alternative other) {
+    if (costs(other) != own) found.push_back(std::move(other));
+  };
   const auto& config = plan.given;  // a changed degree may give its other settings an effect
   const auto add = [&](const auto& change, const char* remark) {
     Config other = config;
     change(other);
-    if (auto planned = plan_change(plan, other, plan.facts, remark)) found.push_back(std::move(*planned));
+    if (auto planned = plan_other(plan, other, plan.facts, remark)) add_planned(std::move(*planned));
   };
   // recomputation_choices() compares the other settings.
   const auto add_recomputation = [&](const std::string& mode, const char* remark) {
@@ -151,6 +162,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   };
   add_mesh(2, 1, "shards each layer over more ranks");
   add_mesh(1, 2, "shards the layers over more ranks");
+  // A profile whose ranks share the host's cores is that of this number of ranks.
+  if (plan.facts.hardware && plan.facts.hardware->device.shared_cores > 0) return found;
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
     const int pipeline = plan.mesh.axis_size(kPipeline);
@@ -165,8 +178,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
-    if (auto planned = plan_change(plan, other, facts, "", fmt::format("run.ranks={}", ranks))) {
-      found.push_back(std::move(*planned));
+    if (auto planned = plan_other(plan, other, facts, "", fmt::format("run.ranks={}", ranks))) {
+      add_planned(std::move(*planned));
     }
   }
   return found;
@@ -184,7 +197,7 @@ std::optional<Alternative> plan_with(const Plan& plan, Config config, States sta
   if (states.recomputes) {
     config.activation_checkpoint = {.mode = "full", .offload = config.activation_checkpoint.offload};
   }
-  return plan_change(plan, config, plan.facts, "");
+  return plan_change(plan, config);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace orthant {
 
 /// The same run with other settings.
 struct Alternative {
-  std::string change;                // the settings as on a command line: "training.dtype=bfloat16"
+  std::string change;                // settings as on a command line, "training.dtype=bfloat16", or a layout's name
   int64_t memory_bytes = 0;          // of the rank that needs most
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
   double step_seconds = 0;           // 0 if the hardware is not known
@@ -33,10 +33,13 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
 /// Names the keys in which two run files differ, with the values of the second, as the words of a command line.
 std::string changed_settings(const Config& before, const Config& after);
 
+/// Plans the run with these settings, which its name lists. Returns nothing if planning refuses them.
+std::optional<Alternative> plan_change(const Plan& plan, const Config& config);
+
 /// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
 /// the optimizer's state sharded or not, zero_reshard = microbatch, offloading, a sharded vocabulary, half of the data
 /// ranks as tensor or pipeline ranks instead, or 1, 2, 4 or 8 ranks by another number of data ranks. Alternatives that
-/// planning refuses, or that equal the plan, are left out.
+/// planning refuses, or whose costs equal those of the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
 /// Returns a change of several settings that fits. It takes the mesh of the same ranks that makes

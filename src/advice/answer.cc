@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "advice/fit.h"
-#include "advice/recomputation_choices.h"
-#include "advice/zero_choices.h"
+#include "advice/fitting_changes.h"
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
@@ -186,44 +185,6 @@ std::string sent_text(const Plan& plan) {
 
 }  // namespace
 
-std::optional<Alternative> fastest_that_fits(const Plan& plan) {
-  if (fit_of(plan).fits()) return {};
-  std::optional<Alternative> best;
-  const auto consider = [&](Alternative other) {
-    if (other.fits && (!best || other.step_seconds < best->step_seconds)) best = std::move(other);
-  };
-  const auto consider_changed = [&](const auto& change) {
-    Config other = plan.config;
-    change(other);
-    try {
-      consider(alternative(changed_settings(plan.config, other), make_plan(other, plan.facts)));
-    } catch (const ConfigError&) {
-      // The run is legal, but not with this change.
-    }
-  };
-  for (const Alternative& other : alternatives_to(plan)) consider(other);
-  const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan);
-  for (const ZeroChoice& zero : zero_choices(plan)) {
-    for (const RecomputationChoice& recompute : recomputations) {
-      if (recompute.setting.layers > 1) continue;
-      consider_changed([&](Config& other) {
-        set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
-        other.activation_checkpoint = recompute.setting;
-      });
-    }
-  }
-  if (plan.schedule.rows.size() > 1) {
-    for (const std::string& placement : find_key("parallelism.vocabulary_parallel")->legal.choices) {
-      consider_changed([&](Config& other) { other.parallelism.vocabulary_parallel = placement; });
-    }
-    for (const PipelineSchedule& schedule : pipeline_schedules()) {
-      consider_changed([&](Config& other) { other.parallelism.pipeline_parallel_schedule = schedule.name; });
-    }
-  }
-  if (best) return best;
-  return combined_change(plan);
-}
-
 std::string timeline_text(const Plan& plan, double time) {
   return plan.step_time ? precise_seconds(time) : fmt::format("{:.2f}", time);
 }
@@ -242,8 +203,10 @@ std::string explain_answer(const Plan& plan) {
   if (plan.mesh.size() > 1) text += labelled("sent", sent_text(plan));
   if (plan.facts.hardware) {
     const Hardware& hardware = *plan.facts.hardware;
-    text += labelled("hardware", fmt::format("{}, {}: {}", escape_line(hardware.name), origin_text(hardware),
-                                             escape_line(hardware.description)));
+    const char* by_default = plan.config.run.hardware.empty() ? " (--hardware names another)" : "";
+    text += labelled("hardware", fmt::format("{}{}, {}: {}", escape_line(hardware.name), by_default,
+                                             origin_text(hardware), escape_line(hardware.description)));
+    text += labelled("errors", "docs/plan-errors.md compares planned with measured times and memory");
   }
   return text;
 }

@@ -292,9 +292,7 @@ std::string schedule_section(const Plan& plan) {
       "microbatch\n{}",
       schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
-    out += fmt::format(
-        "\nall schedules for {} pipeline ranks: bubble, step time, peak memory and bytes sent per rank\n{}",
-        plan.schedule.rows.size(), choices);
+    out += fmt::format("\nall schedules for {} pipeline ranks\n{}", plan.schedule.rows.size(), choices);
   }
   if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
     out +=

@@ -24,6 +24,12 @@ int64_t count_communicators(const Plan& plan) {
   return count > 1 ? count + 1 : count;
 }
 
+// Bytes of a process that do not depend on its tensors. Requires facts.hardware.
+double fixed_bytes(const Plan& plan) {
+  const ProcessMemoryTable& process = plan.facts.hardware->process_memory;
+  return process.context_bytes + process.communicator_bytes * static_cast<double>(count_communicators(plan));
+}
+
 // Returns run.memory_gib_per_rank in bytes; nothing if it is 0, no limit.
 std::optional<int64_t> limit_bytes(const Config& config) {
   const double bytes = config.run.memory_gib_per_rank * 0x1p30;
@@ -53,17 +59,28 @@ int64_t Fit::spare_bytes() const {
                   limit_bytes ? *limit_bytes - tensor_bytes : kNone);
 }
 
-Fit fit_of(const Plan& plan) { return fit_of(plan, plan.largest_memory_bytes()); }
-
-Fit fit_of(const Plan& plan, int64_t tensor_bytes) {
-  Fit fit = {.rank = plan.worst_rank(), .tensor_bytes = tensor_bytes, .limit_bytes = limit_bytes(plan.config)};
+Fit fit_of(const Plan& plan) {
+  Fit fit = {
+      .rank = plan.worst_rank(), .tensor_bytes = plan.largest_memory_bytes(), .limit_bytes = limit_bytes(plan.config)};
   if (!plan.facts.hardware) return fit;
-  const ProcessMemoryTable& process = plan.facts.hardware->process_memory;
-  fit.other_bytes =
-      std::llround(process.context_bytes + process.communicator_bytes * static_cast<double>(count_communicators(plan)) +
-                   process.allocator_slack_share * static_cast<double>(tensor_bytes));
+  const double slack = plan.facts.hardware->process_memory.allocator_slack_share;
+  fit.other_bytes = std::llround(fixed_bytes(plan) + slack * static_cast<double>(fit.tensor_bytes));
   fit.device_bytes = std::llround(plan.facts.hardware->device.memory_bytes);
   return fit;
+}
+
+std::optional<int64_t> most_tensor_bytes_of_device(const Plan& plan) {
+  if (!plan.facts.hardware) return {};
+  const Hardware& hardware = *plan.facts.hardware;
+  const double bytes =
+      (hardware.device.memory_bytes - fixed_bytes(plan)) / (1 + hardware.process_memory.allocator_slack_share);
+  return std::max<int64_t>(0, static_cast<int64_t>(bytes));
+}
+
+std::optional<int64_t> most_tensor_bytes(const Plan& plan) {
+  const std::optional<int64_t> device = most_tensor_bytes_of_device(plan), limit = limit_bytes(plan.config);
+  if (!device || !limit) return device ? device : limit;
+  return std::min(*device, *limit);
 }
 
 }  // namespace orthant

@@ -13,7 +13,8 @@ namespace orthant {
 struct Fit {
   int rank = 0;
   int64_t tensor_bytes = 0;
-  /// Bytes that the plan does not count: context, buffers of communicators, and what the allocator loses.
+  /// Bytes that the plan does not count: context, buffers of communicators, and what the allocator loses, which grows
+  /// with tensor_bytes.
   int64_t other_bytes = 0;
   std::optional<int64_t> device_bytes;  // nothing if the hardware is not known
   std::optional<int64_t> limit_bytes;   // of tensors; nothing without a limit
@@ -23,9 +24,12 @@ struct Fit {
   bool fits() const { return spare_bytes() >= 0; }
 };
 
-/// Compares the plan, or the same plan with other bytes of tensors, with its device and its limit.
+/// Compares the plan with its device and its limit. It fits if neither is known.
 Fit fit_of(const Plan& plan);
-Fit fit_of(const Plan& plan, int64_t tensor_bytes);
+/// The most bytes of tensors with which this plan would fit its device, and its limit. Nothing if neither is known.
+std::optional<int64_t> most_tensor_bytes(const Plan& plan);
+/// The same for the device alone; nothing if the hardware is not known.
+std::optional<int64_t> most_tensor_bytes_of_device(const Plan& plan);
 
 /// True if tensors of `bytes` are within run.memory_gib_per_rank, where 0 is no limit.
 bool within_limit(const Config& config, int64_t bytes);

@@ -24,11 +24,11 @@ int64_t volume_of(const ParameterInfo& parameter) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-void add(ParameterTotals& totals, const ParameterTotals& others, double share) {
-  totals.elements += share * others.elements;
-  totals.state_bytes += share * others.state_bytes;
-  if (share == 1) totals.largest = std::max(totals.largest, others.elements);
-  totals.largest_part = std::max(totals.largest_part, share * others.elements);
+void add(ParameterTotals& totals, const ParameterTotals& others, double fraction) {
+  totals.elements += fraction * others.elements;
+  totals.state_bytes += fraction * others.state_bytes;
+  if (fraction == 1) totals.largest = std::max(totals.largest, others.elements);
+  totals.largest_part = std::max(totals.largest_part, fraction * others.elements);
 }
 
 }  // namespace
@@ -68,23 +68,29 @@ struct LayoutBounds::PassesMemory {
 };
 
 double step_seconds_bound(const Config& config, const RunFacts& facts) {
-  const Sharding sharding = make_sharding(config, facts);
-  int64_t largest = 1, sequences = 0;
-  for (const Range& microbatch : sharding.data_shards.front().microbatches) {
-    largest = std::max(largest, microbatch.size());
-    sequences += microbatch.size();
-  }
+  Config with_least = config;
+  const bool some_layers_recompute = config.activation_checkpoint.layers > 1;  // of another rank, maybe
+  if (some_layers_recompute) with_least.activation_checkpoint = {};
+  const Sharding sharding = make_sharding(with_least, facts);
+  std::map<int64_t, int> sizes;  // numbers of microbatches, by their sequences
+  for (const Range& microbatch : sharding.data_shards.front().microbatches) ++sizes[microbatch.size()];
   const int64_t layers = sharding.architecture.num_hidden_layers, ranks = sharding.mesh.axis_size(kPipeline);
   const Range most = {0, (layers + ranks - 1) / ranks};
   const bool has_ends = ranks == 1;
-  const PassTimes passes = PassTimer(sharding, largest).stage({.layers = most, .first = has_ends, .last = has_ends});
-  const double seconds = passes.forward.seconds() + passes.input.seconds() + passes.weights.seconds();
-  return seconds * static_cast<double>(sequences) / static_cast<double>(largest) * (1 - kRoundingOfSums);
+  double seconds = 0;
+  for (const auto& [sequences, count] : sizes) {
+    if (sequences == 0) continue;
+    const PassTimes passes =
+        PassTimer(sharding, sequences).stage({.layers = most, .first = has_ends, .last = has_ends});
+    seconds += count * (passes.forward.seconds() + passes.input.seconds() + passes.weights.seconds());
+  }
+  return seconds * (1 - kRoundingOfSums);
 }
 
 ModelParameters::ModelParameters(const Config& config, const RunFacts& facts) {
   const int master = master_bytes(config);
   for (const ParameterInfo& parameter : parameter_table(make_architecture(config, facts.vocab_size))) {
+    if (parameter.role == ParameterRole::projection) continue;  // Linformer's may be sharded over the ring as well
     const bool of_vocabulary = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
     const auto elements = static_cast<double>(volume_of(parameter));
     const auto bytes = static_cast<double>(state_bytes(config.optimizer, parameter, master));
@@ -98,10 +104,10 @@ ModelParameters::ModelParameters(const Config& config, const RunFacts& facts) {
 
 namespace {
 
-// The shares of a pipeline rank's parameters of which one of its ranks has the weights without ZeRO, and the states
+// The fractions of a pipeline rank's parameters of which one of its ranks has the weights without ZeRO, and the states
 // with it.
-struct Shares {
-  explicit Shares(const Mesh& mesh)
+struct ShardFractions {
+  explicit ShardFractions(const Mesh& mesh)
       : held(1.0 / (mesh.axis_size(kColumn) * mesh.axis_size(kRow) * mesh.axis_size(kDepth))),
         owned(1.0 * mesh.axis_size(kReplica) * mesh.axis_size(kPipeline) / mesh.size()) {}
   double held, owned;
@@ -111,7 +117,7 @@ struct Shares {
 // pipeline rank that has these parameters.
 double state_bytes_of_row(const Config& config, const Mesh& mesh, const ParameterTotals& of_row) {
   const int master = master_bytes(config), element = dtype_bytes(config.training.dtype);
-  const auto [held, owned] = Shares(mesh);
+  const auto [held, owned] = ShardFractions(mesh);
   const KeptElements kept = kept_gradients(config);
   const int64_t zero = config.parallelism.zero_stage;
   const double masters = element == master ? 0 : master * (zero == 0 ? held : owned);
@@ -121,12 +127,13 @@ double state_bytes_of_row(const Config& config, const Mesh& mesh, const Paramete
   return of_row.elements * (weights + gradients) + of_row.state_bytes * state;
 }
 
-// Bytes of ZeRO's buffers for a unit of this size: its gathered weights, and its gradients if a pass writes them.
-double unit_bytes(const Config& config, const Mesh& mesh, double elements, bool with_gradients) {
-  const auto [held, owned] = Shares(mesh);
+// Bytes of ZeRO's buffers for a unit of this size: its gathered weights if a pass reads them, and its gradients if a
+// pass writes them.
+double unit_bytes(const Config& config, const Mesh& mesh, double elements, bool with_weights, bool with_gradients) {
+  const auto [held, owned] = ShardFractions(mesh);
   const int64_t zero = config.parallelism.zero_stage;
   if (zero < 2 || owned >= held) return 0;
-  const int weights = zero == 3 ? dtype_bytes(config.training.dtype) : 0;
+  const int weights = zero == 3 && with_weights ? dtype_bytes(config.training.dtype) : 0;
   return held * elements * (weights + (with_gradients ? master_bytes(config) : 0));
 }
 
@@ -144,7 +151,7 @@ double layer_elements(const ModelParameters& parameters, const Pipeline& pipelin
 // that each of them has.
 double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParameters& parameters) {
   const int64_t pipeline = mesh.axis_size(kPipeline), layers = config.model.num_hidden_layers;
-  if (pipeline == 1) return unit_bytes(config, mesh, parameters.all.largest, true);
+  if (pipeline == 1) return unit_bytes(config, mesh, parameters.all.largest, true, true);
   const auto& p = config.parallelism;
   const bool each_has_a_layer =
       layers >= pipeline && p.pipeline_parallel_layers.empty() && p.vocabulary_parallel != "redistribution";
@@ -154,7 +161,7 @@ double mean_unit_bytes(const Config& config, const Mesh& mesh, const ModelParame
     const bool is_layer = part.example.layer >= 0 && part.example.layer < layers;
     if (is_layer) least = std::min(least, part.totals.elements);
   }
-  return unit_bytes(config, mesh, least, true);
+  return unit_bytes(config, mesh, least, true, true);
 }
 
 }  // namespace
@@ -236,7 +243,7 @@ LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) con
   const int64_t sums = reduces_each_microbatch(p.zero_stage, reshard) ? microbatches : 1;
   const int64_t uses = p.zero_stage == 3 && reshard == Reshard::microbatch ? 2 * microbatches : 1;
   const CollectiveKind sum = p.zero_stage == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
-  const double ranks = mesh.group_size(axes), held = Shares(mesh).held;
+  const double ranks = mesh.group_size(axes), held = ShardFractions(mesh).held;
   const double bucket = std::min(p.bucket_mib, 1e9) * 0x1p20 / master_bytes(config);
   DataMessages slowest;
   for (size_t row = 0; row < rows_.size(); ++row) {
@@ -292,13 +299,13 @@ int64_t LayoutBounds::memory_bytes(const Config& config, int64_t enough) {
   int64_t most = 0;
   for (size_t row = 0; row < rows_.size() && most <= enough; ++row) {
     const auto states = static_cast<int64_t>(state_bytes_of_row(config, mesh, rows_[row]));
-    const auto unit = static_cast<int64_t>(unit_bytes(config, mesh, rows_[row].largest, true));
+    const auto unit = static_cast<int64_t>(unit_bytes(config, mesh, rows_[row].largest, true, true));
     const RowBytes& bytes = passes.row_bytes(static_cast<int>(row));
     const ActionKind kind = bytes.at.kind;
+    const bool reads = kind == ActionKind::F || kind == ActionKind::B || kind == ActionKind::I;
     const bool writes = kind == ActionKind::B || kind == ActionKind::I || kind == ActionKind::W;
-    const double elements =
-        writes || kind == ActionKind::F ? layer_elements(*parameters_, passes.pipeline, bytes.at) : 0;
-    const auto with_unit = static_cast<int64_t>(unit_bytes(config, mesh, elements, writes));
+    const double elements = reads || writes ? layer_elements(*parameters_, passes.pipeline, bytes.at) : 0;
+    const auto with_unit = static_cast<int64_t>(unit_bytes(config, mesh, elements, reads, writes));
     most = std::max(most, states + std::max(unit, bytes.peak.total() + with_unit));
   }
   return most;

@@ -12,14 +12,14 @@
 
 namespace orthant {
 
-/// Sums of seconds in another order differ by less than this share.
+/// Sums of seconds in another order differ by less than this fraction.
 inline constexpr double kRoundingOfSums = 1e-9;
 
 /// Lower bound of the step time: the passes of the pipeline rank with most layers. It does not depend on ZeRO, the
 /// schedule or the vocabulary's placement. Requires facts.hardware.
 double step_seconds_bound(const Config& config, const RunFacts& facts);
 
-/// A set of parameters.
+/// Sums over a set of parameters.
 struct ParameterTotals {
   double elements = 0;
   double state_bytes = 0;   // of their optimizer state
@@ -27,12 +27,13 @@ struct ParameterTotals {
   double largest_part = 0;  // elements of the largest part, or of the shard of it that these parameters have
 };
 
-/// The parameters of a model, which are the same in every layout.
+/// The parameters of a model, which are the same in every layout, without Linformer's projections.
 struct ModelParameters {
   /// Throws ConfigError if the model is illegal.
   ModelParameters(const Config& config, const RunFacts& facts);
 
-  /// Parameters that are on the same stage, one of them as an example.
+  /// The parameters of a layer, or those of the embedding or of the output layer. `example` is one of them, because
+  /// all are on one stage.
   struct Part {
     ParameterInfo example;
     bool of_vocabulary;
@@ -62,7 +63,8 @@ class LayoutBounds {
   double step_seconds(const Config& config);
   /// Lower bound of the memory of the rank that needs most, in bytes: the states of a pipeline rank, and the
   /// larger of ZeRO's buffers for its largest unit and the most that its row holds. `config` has the stage of ZeRO.
-  /// Looks at no more pipeline ranks if one needs more than `enough`. Throws ConfigError if the config is illegal.
+  /// Returns the bytes of the first pipeline rank that needs more than `enough`, if there is one. Throws ConfigError if
+  /// the config is illegal.
   int64_t memory_bytes(const Config& config, int64_t enough = std::numeric_limits<int64_t>::max());
 
  private:

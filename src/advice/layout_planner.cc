@@ -42,7 +42,7 @@ Planned LayoutPlanner::plan(const Candidate& candidate, double limit_s) const {
     if (!plan) return {Planned::too_slow, {}};
     FoundLayout found = layout_of(*plan);
     found.kind = candidate.kind;
-    const bool fits = fit_of(*plan, found.memory_bytes).fits();
+    const bool fits = fit_of(*plan).fits();
     return {fits ? Planned::fits : Planned::too_large, std::move(found)};
   } catch (const ConfigError&) {
     return {Planned::refused, {}};
@@ -144,7 +144,8 @@ FoundLayout LayoutPlanner::layout_of(const Plan& plan) const {
                     .time = *plan.step_time,
                     .mfu = model_flops_utilization(plan, plan.step_time->seconds, true),
                     .mfu_causal = model_flops_utilization(plan, plan.step_time->seconds, false),
-                    .memory_bytes = plan.largest_memory_bytes()};
+                    .memory_bytes = plan.largest_memory_bytes(),
+                    .fits_device = plan.largest_memory_bytes() <= *most_tensor_bytes_of_device(plan)};
   const bool is_1d = plan.tensor.columns > 1 && plan.tensor.stream != StreamSharding::width;
   if (is_1d && !plan.config.parallelism.tensor_parallel_sequence) found.name += "; no sequence parallelism";
   if (plan.schedule.rows.size() > 1) found.name += "; " + schedule_text(plan.config);

@@ -41,7 +41,7 @@ class LayoutPlanner {
 
   /// The config with every stage of ZeRO, and with copies of sharded states.
   std::vector<Config> states_of(const MeshChoice& mesh, const Config& config) const;
-  /// The most bytes of tensors that fit a device and run.memory_gib_per_rank.
+  /// The lesser of a device's memory and run.memory_gib_per_rank. Layouts with more bytes of tensors do not fit.
   int64_t memory_limit() const;
   /// Lower bounds of a layout's memory, in bytes, from that of least cost to the best. 0 if the layout is illegal, or
   /// if the bound says nothing.

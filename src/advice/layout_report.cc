@@ -30,28 +30,28 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
   return name.empty() ? "" : fmt::format("{} +{:.2g} s", name, most);
 }
 
-// Returns the text that tells two rows of the table apart. With one microbatch, layouts that differ only in
-// zero_reshard may be equal.
-std::string without_reshard(const FoundLayout& found) {
+}  // namespace
+
+std::string row_of(const FoundLayout& found) {
   std::string text = fmt::format("{} {}", found.time.seconds, found.memory_bytes);
+  Config config = found.config;
   for (const std::string& key : searched_keys()) {
-    if (key != "parallelism.zero_reshard") text += " " + value_text(*find_key(key), found.config);
+    if (key != "parallelism.zero_reshard") text += " " + value_text(*find_key(key), config);
   }
   return text;
 }
 
-}  // namespace
-
 std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware) {
-  const double limit = smallest.config.run.memory_gib_per_rank, device = hardware.device.memory_bytes;
+  const double limit = smallest.config.run.memory_gib_per_rank;
   const auto bytes = static_cast<double>(smallest.memory_bytes);
   std::string text = fmt::format("the smallest needs {} on a rank: {}; use more ranks", gib_text(smallest.memory_bytes),
                                  smallest.name);
-  if (limit > 0 && bytes > limit * 0x1p30 && bytes <= device) {
+  if (limit > 0 && bytes > limit * 0x1p30 && smallest.fits_device) {
     text += fmt::format(", or set run.memory_gib_per_rank to {} or more", gib_number(smallest.memory_bytes));
   }
-  if (bytes > device) {
-    text += fmt::format(", or devices with more than the {} of {}", format_bytes(device), escape_line(hardware.name));
+  if (!smallest.fits_device) {
+    text += fmt::format(", or devices with more than the {} of {}", format_bytes(hardware.device.memory_bytes),
+                        escape_line(hardware.name));
   }
   return text;
 }
@@ -71,7 +71,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     const bool is_first_of_kind = kinds.insert(found.kind).second;
     const bool is_near = found.time.seconds < kNearBest * best.time.seconds;
     if (shown.size() >= kShown && !(is_first_of_kind && is_near)) continue;
-    if (!shown.insert(without_reshard(found)).second) continue;
+    if (!shown.insert(row_of(found)).second) continue;
     rows.push_back({precise_seconds(found.time.seconds), fmt::format("{:.1f} %", 100 * found.mfu_causal),
                     format_bytes(static_cast<double>(found.memory_bytes)),
                     fmt::format("{}", found.config.training.local_batch_size), i == 0 ? "" : reason(best, found),
@@ -87,6 +87,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
   text +=
       "  \"longer in\" names the part of the step that grows most from the first row to this one; other parts\n"
       "  may shrink. Memory counts a rank's tensors, and microbatches are in sequences.\n";
+  text += "  To keep a margin, set run.memory_gib_per_rank to less than the memory of the first row.\n";
   text += "  Offloading is not tried, because no profile has the rate of copies to the host.\n";
   std::vector<std::string> given;
   for (const std::string& key : searched_keys()) {
@@ -98,18 +99,19 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
     text += fmt::format("  Keys that stay as they are set: {}.\n", join(given, ", "));
   }
   if (result.left_out == 0) return text;
-  return text + fmt::format(
-                    "  Of {} meshes, {} were left out, because lower bounds show that their steps are too long to be\n "
-                    " among these.\n",
-                    result.meshes, result.left_out);
+  return text +
+         fmt::format(
+             "  Of {} meshes and microbatch sizes, {} were left out, because lower bounds show that their steps are\n"
+             "  too long to be among these.\n",
+             result.meshes, result.left_out);
 }
 
-std::string search_json(const SearchResult& result, const RunFacts& facts) {
+std::string search_json(const SearchResult& result, const RunFacts& facts, const Sections& sections) {
   using Json = nlohmann::ordered_json;
   Json out = {{"version", kPlanJsonVersion}};
   const FoundLayout* shown = result.fitting.empty() ? nullptr : &result.fitting.front();
   if (!shown && result.smallest) shown = &*result.smallest;
-  if (shown) out = Json::parse(plan_json(make_plan(shown->config, facts), {}));
+  if (shown) out = Json::parse(plan_json(make_plan(shown->config, facts), sections));
   out["searched"] = {{"planned", result.planned},
                      {"refused", result.refused},
                      {"meshes", result.meshes},

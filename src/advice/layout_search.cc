@@ -222,7 +222,7 @@ class LayoutSearch {
       if (!layout || !planned_.insert(settings_of(layout->config)).second) continue;
       if (!result_.smallest || layout->memory_bytes < result_.smallest->memory_bytes) result_.smallest = layout;
       if (outcome != Planned::fits) continue;
-      best_.insert(layout->time.seconds);
+      if (rows_.insert(row_of(*layout)).second) best_.insert(layout->time.seconds);
       const auto [best, is_new] = best_of_kind_.try_emplace(layout->kind, layout->time.seconds);
       best->second = std::min(best->second, layout->time.seconds);
       result_.fitting.push_back(std::move(*layout));
@@ -244,7 +244,8 @@ class LayoutSearch {
   SearchResult result_;
   std::set<std::string> searched_;              // settings_of() meshes that were searched
   std::set<std::string> planned_;               // settings_of() all planned layouts
-  std::multiset<double> best_;                  // step times of the layouts that fit
+  std::set<std::string> rows_;                  // row_of() the layouts that fit
+  std::multiset<double> best_;                  // step times of the layouts that fit, each row once
   std::map<std::string, double> best_of_kind_;  // the shortest of each kind of layouts
 };
 

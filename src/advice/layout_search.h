@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "advice/explain.h"
 #include "plan/plan.h"
 
 namespace orthant {
@@ -46,13 +47,14 @@ struct FoundLayout {
   double mfu = 0;            // counts all pairs of tokens in attention
   double mfu_causal = 0;     // counts the pairs of tokens that attention sees
   int64_t memory_bytes = 0;  // of tensors, of the rank that needs most
+  bool fits_device = false;  // run.memory_gib_per_rank may be less
 };
 
 struct SearchResult {
   std::vector<FoundLayout> fitting;     // in ascending order of step time
   std::optional<FoundLayout> smallest;  // if nothing fits: the layout that needs least memory
   int64_t planned = 0, refused = 0;     // numbers of layouts
-  int64_t meshes = 0, left_out = 0;     // numbers of mesh choices, and of those that a bound excludes
+  int64_t meshes = 0, left_out = 0;     // numbers of meshes with their microbatch sizes, and of those a bound excludes
 };
 
 /// Receives the numbers of meshes that a search is done with, and of all meshes. If nothing fits, it then receives the
@@ -63,6 +65,10 @@ using SearchProgress = std::function<void(int64_t done, int64_t total)>;
 /// after each group of meshes.
 SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress = {});
 
+/// Returns a text that differs for two layouts if their rows in explain_search() do, or their settings. With one
+/// microbatch, layouts with another zero_reshard may be equal.
+std::string row_of(const FoundLayout& found);
+
 /// Returns the least memory, its layout and what to change, for a search in which nothing fits.
 std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware);
 
@@ -70,8 +76,8 @@ std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware)
 /// memory that works.
 std::string explain_search(const SearchResult& result, const Hardware& hardware);
 
-/// Returns the best layout's plan as JSON, or the plan that needs least memory if none fits, with `search[]`: the
-/// layouts that fit. docs/plan-json.md documents the fields.
-std::string search_json(const SearchResult& result, const RunFacts& facts);
+/// Returns the best layout's plan with these sections as JSON, or the plan that needs least memory if none fits, with
+/// `search[]`: the layouts that fit. docs/plan-json.md documents the fields.
+std::string search_json(const SearchResult& result, const RunFacts& facts, const Sections& sections);
 
 }  // namespace orthant

@@ -1,5 +1,7 @@
 #include "advice/layout_variants.h"
 
+#include <algorithm>
+
 #include "advice/candidates.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
@@ -48,7 +50,8 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
     return true;
   };
   add_zero(0, Reshard::step);
-  if (facts_.ranks == mesh.tensor.ranks() * mesh.pipeline) return all.empty() ? std::vector{config} : all;
+  const int64_t layer_shards = mesh.tensor.rows * mesh.tensor.columns * mesh.pipeline;  // depth has replicas
+  if (facts_.ranks == layer_shards) return all.empty() ? std::vector{config} : all;
   const std::vector<int64_t> copies = copy_numbers(mesh.data);
   const auto add = [&](int64_t stage, Reshard reshard) {
     if (!add_zero(stage, reshard)) return;
@@ -65,15 +68,21 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
   return all;
 }
 
+bool LayoutVariants::recomputation_is_given() const {
+  return base_.is_set("activation_checkpoint.mode") || base_.is_set("activation_checkpoint.operations") ||
+         base_.is_set("activation_checkpoint.layers");
+}
+
 std::vector<std::vector<ActivationCheckpointConfig>> LayoutVariants::recomputations() const {
-  if (base_.is_set("activation_checkpoint.mode")) return {{base_.activation_checkpoint}};
-  const auto selective = [](std::vector<std::string> operations) {
-    return ActivationCheckpointConfig{.mode = "selective", .operations = std::move(operations)};
+  if (recomputation_is_given()) return {{base_.activation_checkpoint}};
+  const auto setting = [&](const char* mode, std::vector<std::string> operations = {}) {
+    return ActivationCheckpointConfig{
+        .mode = mode, .operations = std::move(operations), .offload = base_.activation_checkpoint.offload};
   };
-  return {{{.mode = "none"}},
-          {selective({"norms", "swiglu"})},
-          {selective({"norms", "attention", "swiglu"}), selective({"norms", "mlp"})},
-          {{.mode = "full"}}};
+  return {{setting("none")},
+          {setting("selective", {"norms", "swiglu"})},
+          {setting("selective", {"norms", "attention", "swiglu"}), setting("selective", {"norms", "mlp"})},
+          {setting("full")}};
 }
 
 std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
@@ -86,9 +95,13 @@ std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
     add("parallelism.vocabulary_parallel", 1, [&](ParallelismConfig& p) { p.vocabulary_parallel = placement; });
   }
   for (const auto& [schedule, stages] : {std::pair("interleaved_1f1b", 4), {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}}) {
+    const int64_t more_stages = stages == 4 ? stages : 0;  // than the schedule has by itself
+    const bool other_stages_are_given = base_.is_set("parallelism.pipeline_parallel_stages_per_rank") &&
+                                        base_.parallelism.pipeline_parallel_stages_per_rank != more_stages;
+    if (other_stages_are_given) continue;
     add("parallelism.pipeline_parallel_schedule", stages, [&](ParallelismConfig& p) {
       p.pipeline_parallel_schedule = schedule;
-      p.pipeline_parallel_stages_per_rank = stages == 4 ? stages : 0;
+      p.pipeline_parallel_stages_per_rank = more_stages;
     });
   }
   return all;
@@ -112,10 +125,12 @@ std::vector<Config> LayoutVariants::copies(const Config& config) const {
 
 std::vector<Config> LayoutVariants::partial_recomputations(const Config& config) const {
   std::vector<Config> all;
-  if (base_.is_set("activation_checkpoint.mode")) return all;
+  if (recomputation_is_given()) return all;
   const auto add = [&](std::vector<std::string> operations, int64_t layers) {
-    all.emplace_back(config).activation_checkpoint = {
-        .mode = "selective", .operations = std::move(operations), .layers = layers};
+    all.emplace_back(config).activation_checkpoint = {.mode = "selective",
+                                                      .operations = std::move(operations),
+                                                      .layers = layers,
+                                                      .offload = base_.activation_checkpoint.offload};
   };
   for (const int64_t layers : {1, 2}) {
     add({"norms"}, layers);

@@ -40,6 +40,7 @@ class LayoutVariants {
   /// Numbers of copies of the states that ZeRO may shard over `data` ranks, in ascending order; none if the user has
   /// set them.
   std::vector<int64_t> copy_numbers(int64_t data) const;
+  bool recomputation_is_given() const;
 
   const Config& base_;
   const RunFacts& facts_;

@@ -127,7 +127,7 @@ std::string explain_layouts(const Plan& plan) {
       if (least == nullptr || value(layout) < value(*least)) least = &layout;
     }
     if (least == nullptr) return;
-    least->remark += (least->remark.empty() ? "" : ", ") + text + (all_fit ? "" : " of those that fit");
+    least->remark += (least->remark.empty() ? "" : ", ") + text + (all_fit ? " of these" : " of these that fit");
   };
   if (plan.step_time) mark("fastest", [](const Alternative& layout) { return layout.step_seconds; });
   mark("sends least", [](const Alternative& layout) { return layout.communication_bytes; });

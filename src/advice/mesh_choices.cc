@@ -43,7 +43,7 @@ std::vector<TensorPlan> tensor_plans(const Config& base, const RunFacts& facts, 
       const bool only_1d = p.tensor_parallel_kind == "1d" && (given || base.is_set("parallelism.tensor_parallel_kind"));
       if (only_1d && !is_1d) continue;
       const bool shards_tokens = plan.stream == StreamSharding::tokens;
-      if (base.is_set("parallelism.tensor_parallel_sequence") &&
+      if (ranks > 1 && base.is_set("parallelism.tensor_parallel_sequence") &&
           (!is_1d || shards_tokens != p.tensor_parallel_sequence)) {
         continue;
       }
@@ -66,7 +66,9 @@ bool is_legal(const Config& base, const MeshChoice& mesh, bool allows_idle_ranks
   const int64_t sequences = (batch.global_batch_size + shards - 1) / shards;
   if (mesh.local_batch > sequences && !base.is_set("training.local_batch_size")) return false;
   if (mesh.pipeline > base.model.num_hidden_layers && !allows_idle_ranks) return false;
-  if (mesh.ulysses * mesh.ring > kMostSequenceRanks) return false;
+  const bool is_given =
+      base.is_set("parallelism.context_parallel_ulysses") || base.is_set("parallelism.context_parallel_ring");
+  if (!is_given && mesh.ulysses * mesh.ring > kMostSequenceRanks) return false;
   if (mesh.ulysses > base.model.num_attention_heads) return false;
   const SequencePlacement placement =
       mesh.ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement);

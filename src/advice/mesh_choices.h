@@ -26,7 +26,8 @@ struct MeshSpace {
 };
 
 /// Returns the meshes of facts.ranks ranks that keep the laws of meshes and batches, with microbatches of 1, 2, 4 and 8
-/// sequences. Tensor axes are not longer than a host, unless the user has set them. All data ranks have sequences and
+/// sequences. Unless the user has set them, tensor axes are not longer than a host, and at most 64 ranks share a
+/// sequence. All data ranks have sequences and
 /// all pipeline ranks layers. `space` has exceptions. Requires facts.hardware.
 std::vector<MeshChoice> mesh_choices(const Config& base, const RunFacts& facts, const MeshSpace& space = {});
 

@@ -129,7 +129,7 @@ const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choi
   if (!has_limit(plan)) return nullptr;
   const RecomputationChoice* best = nullptr;
   const auto cost = [](const RecomputationChoice& c) {
-    return std::tuple(c.extra_flops, c.extra_bytes, c.repeated_operations);
+    return std::tuple(c.step_seconds, c.extra_flops, c.extra_bytes, c.repeated_operations);
   };
   for (const RecomputationChoice& choice : choices) {
     if (choice.fits && (best == nullptr || cost(choice) < cost(*best))) best = &choice;

@@ -26,8 +26,7 @@ void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.step = plan.step_length();
   choice.memory_bytes = plan.largest_memory_bytes();
   choice.fits = fit_of(plan).fits();
-  using enum CommunicationKind;
-  choice.sent_bytes = plan.largest_communication_bytes({stage_outputs, stage_gradients});
+  choice.sent_bytes = plan.largest_communication_bytes();
 }
 
 // Returns the description of a named schedule; empty for a schedule file.
@@ -171,7 +170,7 @@ std::string explain_pipeline(const Plan& plan) {
 std::string explain_schedule_choices(const Plan& plan) {
   const std::vector<ScheduleChoice> choices = schedule_choices(plan);
   if (choices.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {{"schedule", "bubble", "step time", "memory", "bytes sent", ""}};
+  std::vector<std::vector<std::string>> rows = {{"schedule", "bubble", "step time", "memory", "sent by a rank", ""}};
   for (const ScheduleChoice& choice : choices) {
     const bool is_legal = choice.refusal.empty();
     std::vector<std::string> remarks;
@@ -184,7 +183,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     rows.push_back({choice.name, is_legal ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
                     is_legal ? timeline_text(plan, choice.step) : "",
                     is_legal ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
-                    is_legal ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
+                    is_legal ? format_bytes(static_cast<double>(choice.sent_bytes)) : "", join(remarks, "; ")});
   }
   return text_table(rows);
 }

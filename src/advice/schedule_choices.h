@@ -15,7 +15,7 @@ struct ScheduleChoice {
   double bubble = 0;         // see Plan::bubble()
   double step = 0;           // see Plan::step_length()
   int64_t memory_bytes = 0;  // of the rank that needs most
-  int64_t sent_bytes = 0;    // outputs of stages and their gradients, sent per step by the busiest rank
+  int64_t sent_bytes = 0;    // per step by the busiest rank
   bool fits = false;         // the device, and run.memory_gib_per_rank
   std::string otherwise = {};  // other settings that must change with the schedule; empty if none
   std::string refusal = {};    // why the schedule is illegal; empty if it is legal

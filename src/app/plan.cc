@@ -70,13 +70,24 @@ std::string written_layout(const Config& config, bool of_model) {
   return fmt::format("{}{}\n\n{}", kWrittenBySearch, of_model ? missing : "", print_config(config));
 }
 
+Sections sections_of(const PlanArguments& arguments) {
+  return arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
+}
+
+void draw(const PlanArguments& arguments, const Plan& plan) {
+  if (arguments.svg.empty()) return;
+  write_file("--svg", arguments.svg, planned_svg(plan));
+  if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
+}
+
 int search(const PlanArguments& arguments, const Config& config, const RunFacts& facts) {
   if (!facts.hardware) {
     throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
   }
   if (!arguments.write.empty()) require_own_file(arguments.write);
   const SearchResult result = search_layouts(config, facts, long_progress());
-  std::string text = arguments.json ? search_json(result, facts) : explain_search(result, *facts.hardware);
+  const Sections sections = sections_of(arguments);
+  std::string text = arguments.json ? search_json(result, facts, sections) : explain_search(result, *facts.hardware);
   if (result.fitting.empty()) {
     std::fputs(text.c_str(), stdout);
     if (result.planned == 0) advised_plan(config, facts);  // throws the law that excludes all layouts
@@ -90,9 +101,10 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
     best.job.dump_folder = "runs/" + std::filesystem::path(arguments.write).stem().string();
   }
   const Plan plan = make_plan(best, facts);
-  if (!arguments.json) text += "\n" + explain_answer(plan);
+  if (!arguments.json) text += "\n" + (arguments.show.empty() ? explain_answer(plan) : explain(plan, sections));
   std::fputs(text.c_str(), stdout);
   warn_about(plan);
+  draw(arguments, plan);
   if (!arguments.write.empty()) {
     write_file("--write", arguments.write, written_layout(best, !arguments.hf.empty()));
     if (!arguments.json) fmt::print("the best layout is in {}\n", arguments.write);
@@ -131,17 +143,13 @@ int plan(const PlanArguments& given) {
   const Plan the_plan = advised_plan(config, facts);
   check_operations(the_plan);
   check_nccl_groups(the_plan);
-  const Sections sections =
-      arguments.json && arguments.show.empty() ? Sections::all() : Sections::named(arguments.show);
+  const Sections sections = sections_of(arguments);
   std::fputs((arguments.json ? plan_json(the_plan, sections) : explain(the_plan, sections)).c_str(), stdout);
   if (!arguments.json && arguments.show.empty()) {
     std::fputs("\nmore with --show: memory, communication, schedule, layouts, or all\n", stdout);
   }
   warn_about(the_plan);
-  if (!arguments.svg.empty()) {
-    write_file("--svg", arguments.svg, planned_svg(the_plan));
-    if (!arguments.json) fmt::print("\nthe schedule is drawn in {}\n", arguments.svg);
-  }
+  draw(arguments, the_plan);
   if (!arguments.trace.empty()) {
     const std::string& unit = the_plan.timeline.unit;
     write_file("--trace", arguments.trace, chrome_trace(the_plan.timeline));

@@ -80,7 +80,8 @@ std::string legal_text(const Key& key);
 std::string full_help(const Key& key);
 /// Returns the key's value, written as in TOML.
 std::string value_text(const Key& key, const Config& config);
-/// Returns the key and its value as a word of a command line: "parallelism.tensor_parallel_mesh=2,2,1".
+/// Returns the key and its value as a word of a command line: "parallelism.tensor_parallel_mesh=2,2,1". Items of a list
+/// that contain commas are not read back as they were.
 std::string setting_word(const Key& key, const Config& config);
 /// Returns the default as help and the reference page show it.
 std::string default_text(const Key& key);

@@ -120,8 +120,8 @@ std::optional<std::string> number_problem(const Legal& legal, double value) {
 }
 
 std::optional<std::string> word_problem(const Legal& legal, const std::string& value) {
-  if (!is_utf8(value)) return "is not UTF-8 text";
-  if (value.find('\0') != std::string::npos) return "holds a NUL character, where every name would end";
+  if (!is_utf8(value)) return "must be UTF-8 text";
+  if (value.find('\0') != std::string::npos) return "must not contain a NUL character";
   if (legal.choices.empty() || (legal.accepts != nullptr && legal.accepts(value))) return {};
   for (const auto& choice : legal.choices) {
     if (choice == value) return {};

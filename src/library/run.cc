@@ -26,8 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Takes the model's sizes from a config.json, or the directory that contains it. Keys given in the run file or on the
-// command line must have the same values; a head_dim or vocab_size of 0 counts as not given.
-void load_model_sizes(Config& config, const std::string& path) {
+// command line must have the same values, or replace those of the model if `may_differ`. A head_dim or vocab_size of 0
+// counts as not given.
+void load_model_sizes(Config& config, const std::string& path, bool may_differ) {
   Config from_model;
   static_cast<Architecture&>(from_model.model) = read_hf_config(path).model;
   const Config defaults;
@@ -39,6 +40,7 @@ void load_model_sizes(Config& config, const std::string& path) {
     const bool derived = (key->name == "head_dim" || key->name == "vocab_size") && before == "0";
     const std::string given = config.locate(name);
     const bool contradicts = config.is_set(name) && !derived && value != before;
+    if (contradicts && may_differ) continue;
     copy_value(*key, from_model, config);
     config.origins[name] = fs::is_directory(path) ? path + "/config.json" : path;
     if (!contradicts) continue;
@@ -70,7 +72,7 @@ RunFacts facts_of_run(const Config& config, int ranks, int64_t vocab_size) {
 Config complete_run(Config config, const BuildFeatures& features) {
   check_model_from(config);
   if (!config.model.from.empty()) {
-    load_model_sizes(config, config.model.from);
+    load_model_sizes(config, config.model.from, false);
     default_tokenizer(config, config.model.from);
   }
   check_with_advice(config, features);
@@ -92,7 +94,7 @@ RunToPlan model_to_plan(const std::string& path, std::span<const std::string> ov
   if (!config.model.from.empty()) {
     throw ConfigError(config.locate("model.from") + " must be empty with --hf, which names the model; leave it out");
   }
-  load_model_sizes(config, path);
+  load_model_sizes(config, path, true);
   if (!config.is_set("run.ranks")) throw ConfigError("--hf requires the number of devices; add --ranks 8");
   const auto set = [&](int64_t& value, const std::string& key, int64_t otherwise) {
     if (config.is_set(key)) return;
@@ -125,17 +127,19 @@ RunFacts facts_before_data(const Config& config, int ranks) {
 std::string planned_svg(const Plan& plan) {
   const int rank = plan.worst_rank();
   RankTrace trace = trace_memory(plan, rank);
-  const Fit fit = fit_of(plan);
   MemoryCurve memory{.pipeline_rank = plan.pipeline_rank(rank),
                      .title = fmt::format("tensors of rank {}, which needs most memory", rank),
                      .base_bytes = trace.always,
                      .bytes = std::move(trace.row)};
-  if (fit.device_bytes || fit.limit_bytes) {
-    memory.limit_bytes = fit.tensor_bytes + fit.spare_bytes();
-    memory.limit_text = fmt::format("tensors may take {}", format_bytes(static_cast<double>(memory.limit_bytes)));
-    if (fit.device_bytes) {
-      memory.limit_text += fmt::format(" of the {} of a device", format_bytes(static_cast<double>(*fit.device_bytes)));
-    }
+  const MemoryBytes& worst = plan.memory_of(rank);
+  if (!worst.peak) {
+    memory.title += fmt::format(" ({} in the update)", format_bytes(static_cast<double>(worst.total())));
+  }
+  if (const auto most = most_tensor_bytes(plan)) {
+    const bool is_of_device = most == most_tensor_bytes_of_device(plan);
+    memory.limit_bytes = *most;
+    memory.limit_text = fmt::format("{} {} of tensors", is_of_device ? "a device has room for" : "the limit is",
+                                    format_bytes(static_cast<double>(*most)));
   }
   const bool has_pipeline = plan.schedule.rows.size() > 1;
   const std::string what = has_pipeline ? "Planned " + escape(schedule_text(plan.config)) : "Planned step";

@@ -162,7 +162,10 @@ double training_flops(const Operation& operation, const Architecture& a, int64_t
     case OperationKind::attention: {
       const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
       if (a.linformer_length > 0) return static_cast<double>(12 * a.linformer_length * (q + kv));
-      return static_cast<double>((a.causal() ? 6 : 12) * seq_len * q);
+      const auto tokens = static_cast<double>(seq_len), window = static_cast<double>(a.sliding_window);
+      const double seen =
+          a.sliding_window > 0 && window < tokens ? window - window * window / (2 * tokens) : tokens / 2;
+      return (a.causal() ? 12 : 24) * seen * static_cast<double>(q);
     }
     case OperationKind::norm:
     case OperationKind::local:

@@ -270,7 +270,7 @@ StepTime count_step_time(const ParameterPlacement& plan, const ParameterShards& 
 
 double model_flops_utilization(const Sharding& sharding, double step_seconds, bool all_pairs) {
   Architecture a = sharding.architecture;
-  if (all_pairs) a.objective = "masked";
+  if (all_pairs) a.objective = "masked", a.sliding_window = 0;
   const double flops =
       training_flops_per_token(a, sharding.config.training.seq_len) * static_cast<double>(sharding.tokens_per_step());
   const Hardware& hardware = *sharding.facts.hardware;

@@ -230,13 +230,14 @@ class Drawing {
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
-  /// Draws the memory as an area of steps. An Action without a span of its own adds to the step of the Action before
-  /// it.
+  /// Draws the memory as an area of steps. A message adds to the step of the pass before it, or to that of the
+  /// first pass.
   void memory_curve(double top) {
     const std::vector<Action>& row = schedule_.rows[static_cast<size_t>(memory_->pipeline_rank)];
     std::map<Action, double> starts;
     for (const Span& span : timeline_.spans) {
-      if (span.rank == memory_->pipeline_rank) starts.emplace(span.action, span.start);
+      const bool is_pass = span.stream == Stream::compute;
+      if (is_pass && span.rank == memory_->pipeline_rank) starts.emplace(span.action, span.start);
     }
     const int64_t most = memory_->base_bytes + (row.empty() ? 0 : std::ranges::max(memory_->bytes));
     const bool has_limit = memory_->limit_bytes > 0 && memory_->limit_bytes < 2 * most;
@@ -247,12 +248,14 @@ class Drawing {
         memory_->title, format_bytes(static_cast<double>(most)),
         format_bytes(static_cast<double>(memory_->base_bytes)));
     put("<path class=\"memory\" d=\"M{} {:.1f}", kLeft, bottom);
-    double x = kLeft;
+    const auto is_pass = [&](const Action& action) { return starts.contains(action); };
+    const auto first = std::ranges::find_if(row, is_pass);
+    double x = kLeft, at = first == row.end() ? kLeft : scale_.x(starts.at(*first));
     int64_t level = memory_->base_bytes;
     for (size_t i = 0; i < row.size(); ++i) {
       const int64_t bytes = memory_->base_bytes + memory_->bytes[i];
       const auto start = starts.find(row[i]);
-      const double at = start == starts.end() ? x : std::max(x, scale_.x(start->second));
+      if (start != starts.end()) at = std::max(at, scale_.x(start->second));
       if (at == x) {
         level = std::max(level, bytes);
       } else if (bytes != level) {

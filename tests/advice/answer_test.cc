@@ -8,6 +8,7 @@
 
 #include "advice/explain.h"
 #include "advice/fit.h"
+#include "advice/fitting_changes.h"
 #include "advice/plan_json.h"
 #include "advice/schedule_choices.h"
 #include "advice/vocabulary_choices.h"
@@ -42,9 +43,9 @@ TEST(Answer, SaysWhetherTheRunFits) {
   EXPECT_TRUE(fit_of(plan_on(&enough, 4)).fits());
   EXPECT_EQ(fit_of(plan_on(&enough, 4)).spare_bytes(), 1 << 30);
   EXPECT_FALSE(fastest_that_fits(plan_on(&enough, 4)));
-  EXPECT_TRUE(
-      says(explain(plan_on(&enough, 4), Sections::all()), {"hardware h100-8x, ", " tables measured; assumed in ",
-                                                           "tokens/s", "products ", "fits with 1.0 GiB to spare"}));
+  EXPECT_TRUE(says(explain(plan_on(&enough, 4), Sections::all()),
+                   {"hardware h100-8x (--hardware names another), ", " tables measured; assumed in ", "tokens/s",
+                    "products ", "fits with 1.0 GiB to spare"}));
   EXPECT_TRUE(
       says(explain(plan_on(&little, 4), Sections::all()), {"does not fit, lacks 1.0 GiB", "it fits with a step of "}));
 }
@@ -56,6 +57,21 @@ TEST(Answer, FitsTheLimitOfTheUser) {
   const nlohmann::json answer = nlohmann::json::parse(plan_json(limited, {}));
   EXPECT_EQ(answer["fits"], false);
   EXPECT_EQ(answer["worst_rank"]["limit_bytes"], fit_of(limited).limit_bytes);
+}
+
+// A plan with the most bytes that fit has nothing to spare. The allocator's slack grows with them.
+TEST(Answer, KnowsTheMostThatFits) {
+  Hardware h100 = load_hardware("h100-8x");
+  h100.process_memory.allocator_slack_share = 0.1;
+  const Plan plan = plan_on(&h100, 4);
+  const Fit fit = fit_of(plan);
+  const auto most = static_cast<double>(*most_tensor_bytes(plan));
+  const double fixed = static_cast<double>(fit.other_bytes) - 0.1 * static_cast<double>(fit.tensor_bytes);
+  EXPECT_NEAR(1.1 * most + fixed, h100.device.memory_bytes, 2);
+  const Plan limited = plan_on(&h100, 4, {"run.memory_gib_per_rank=2"});
+  EXPECT_EQ(most_tensor_bytes(limited), int64_t{2} << 30);
+  EXPECT_EQ(most_tensor_bytes(plan_on(nullptr, 4)), std::nullopt);
+  EXPECT_TRUE(fit_of(plan_on(nullptr, 4)).fits());
 }
 
 // Over NCCL, a pipeline rank has a communicator for its group, and at least one in each of two directions.
@@ -79,9 +95,9 @@ TEST(Answer, OffersTheFastestChangeThatFits) {
   const Plan plan = plan_on(&little, 4);
   const auto change = fastest_that_fits(plan);
   ASSERT_TRUE(change);
-  EXPECT_TRUE(fit_of(plan, change->memory_bytes).fits());
+  EXPECT_LE(change->memory_bytes, *most_tensor_bytes(plan));
   for (const Alternative& other : alternatives_to(plan)) {
-    const bool fits = fit_of(plan, other.memory_bytes).fits();
+    const bool fits = other.memory_bytes <= *most_tensor_bytes(plan);
     EXPECT_TRUE(!fits || change->step_seconds <= other.step_seconds) << other.change;
   }
   Hardware none = little;
@@ -111,8 +127,9 @@ TEST(Answer, RecommendsNothingThatDoesNotFit) {
   const VocabularyChoice* best = recommended(choices, plan);
   ASSERT_NE(best, nullptr);
   Hardware small = h100;
-  const Fit fit = fit_of(plan, best->memory_bytes);
-  small.device.memory_bytes = static_cast<double>(fit.tensor_bytes + fit.other_bytes) - 1e6;
+  const int64_t room = *most_tensor_bytes(plan) - best->memory_bytes;
+  small.device.memory_bytes -= static_cast<double>(room) + 1e6 * (1 + small.process_memory.allocator_slack_share);
+  small.device.memory_bytes -= static_cast<double>(room) * small.process_memory.allocator_slack_share;
   const Plan tight = plan_on(&small, 4, keys);
   const std::vector<VocabularyChoice> others = vocabulary_choices(tight);
   const VocabularyChoice* other = recommended(others, tight);

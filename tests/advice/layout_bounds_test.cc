@@ -45,7 +45,12 @@ TEST(LayoutBounds, AreBounds) {
             "training.seq_len=32768"},
            {"model.positions=learned", "parallelism.vocabulary_parallel=algorithm_1"},
            {"model.tie_word_embeddings=true"},
-           {"training.dtype=float32", "optimizer.name=muon"}}) {
+           {"training.dtype=float32", "optimizer.name=muon"},
+           {"model.objective=masked", "model.linformer_length=64", "parallelism.context_parallel_attention=linformer",
+            "parallelism.context_parallel_placement=contiguous", "training.seq_len=4096",
+            "model.max_position_embeddings=4096"},
+           {"activation_checkpoint.mode=full", "activation_checkpoint.layers=3", "model.num_hidden_layers=5",
+            "model.vocab_size=256", "parallelism.pipeline_parallel_schedule=zb_v"}}) {
     Config base = config_of(4);
     base = parse_config(print_config(base), "run.toml", words);
     for_each_layout(base, [&](const Config& config) {

@@ -200,7 +200,9 @@ TEST(LayoutSearch, KeepsKeysOfShardedStates) {
   }
   const Config shards = config_of(8, {"parallelism.layout=auto", "parallelism.data_parallel_shard_degree=4"});
   EXPECT_NO_THROW(check_config(shards, {.only_plans = true, .nccl = true, .no_ucx = {}}));
-  for (const FoundLayout& layout : search_layouts(shards, facts).fitting) {
+  const auto sharded = search_layouts(shards, facts).fitting;
+  ASSERT_FALSE(sharded.empty());
+  for (const FoundLayout& layout : sharded) {
     EXPECT_GT(layout.config.parallelism.zero_stage, 0) << layout.name;
     EXPECT_EQ(layout.config.parallelism.data_parallel_shard_degree, 4) << layout.name;
   }
@@ -320,7 +322,7 @@ TEST(LayoutSearch, ReturnsRunsThatCanBePlanned) {
   const FoundLayout& best = result.fitting.front();
   const Config again = parse_config(print_config(best.config), "best.toml", {});
   EXPECT_EQ(make_plan(again, facts).step_time->seconds, best.time.seconds);
-  const auto json = nlohmann::json::parse(search_json(result, facts));
+  const auto json = nlohmann::json::parse(search_json(result, facts, {}));
   EXPECT_EQ(json["step_seconds"], best.time.seconds);
   EXPECT_EQ(json["search"][0]["settings"]["training.local_batch_size"], best.config.training.local_batch_size);
   EXPECT_EQ(json["search"][0]["step_seconds"], best.time.seconds);

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
+#include "advice/layout_search.h"
 #include "base/text.h"
 #include "tests/support/tensor_plans.h"
 
@@ -77,19 +80,19 @@ TEST(PlanJson, ListsRanksThatHoldTheSameOnce) {
 
 // Returns the fields that the page does not name.
 std::vector<std::string> undocumented(const Json& json, const std::string& page) {
-  std::vector<std::string> missing;
-  const auto check = [&](const Json& object) {
-    for (const auto& [key, value] : object.items()) {
-      const bool named =
-          page.find("`" + key + "`") != std::string::npos || page.find("`" + key + "[]`") != std::string::npos;
-      if (!named) missing.push_back(key);
+  std::set<std::string> missing;
+  const std::function<void(const Json&)> check = [&](const Json& value) {
+    for (const auto& [key, item] : value.items()) {
+      const bool is_named = !value.is_object() || page.find("`" + key + "`") != std::string::npos ||
+                            page.find("`" + key + "[]`") != std::string::npos;
+      if (!is_named) missing.insert(key);
+      // The keys of these are names of axes and of settings.
+      if (item.is_structured() && key != "communication" && key != "settings") check(item);
     }
   };
   check(json);
-  check(json["classes"][0]);
-  check(json["classes"][0]["memory_bytes"]);
-  check(json["communication"][0]);
-  return missing;
+  for (const Json& entry : json["communication"]) check(entry);
+  return {missing.begin(), missing.end()};
 }
 
 TEST(PlanJson, IsDocumented) {
@@ -99,6 +102,8 @@ TEST(PlanJson, IsDocumented) {
   plan.facts.hardware = std::make_shared<const Hardware>(load_hardware("h100-8x"));
   const Json json = Json::parse(plan_json(make_plan(plan.config, plan.facts), Sections::all()));
   EXPECT_EQ(undocumented(json, page.str()), std::vector<std::string>());
+  const SearchResult found = search_layouts(plan.config, plan.facts);
+  EXPECT_EQ(undocumented(Json::parse(search_json(found, plan.facts, {})), page.str()), std::vector<std::string>());
   Json other = json;
   other["classes"][0]["unheard_of"] = 1;
   EXPECT_EQ(undocumented(other, page.str()), std::vector<std::string>{"unheard_of"});

@@ -47,7 +47,7 @@ TEST(TensorConfig, MayBeWhereItsAlternativesMayNot) {
   const std::vector<std::string> keys = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
   const Plan plan = plan_of(4, keys, {"training.global_batch_size=2", "training.local_batch_size=1"});
   EXPECT_EQ(plan.data_shards.size(), 2u);
-  for (const Alternative& other : alternatives_to(plan)) EXPECT_NE(other.change, "run.ranks = 8");
+  for (const Alternative& other : alternatives_to(plan)) EXPECT_FALSE(other.change.starts_with("run.ranks=8"));
 }
 
 TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {

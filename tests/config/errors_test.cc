@@ -82,9 +82,9 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
        "data.tokenizer = 'train:0' (run.toml:2:13) must be \"byte\", FILE.json, FILE.model "
        "or train:N"},
       {"[job]\ndump_folder = \"a\\u0000b\"",
-       "job.dump_folder = \"a\\u0000b\" (run.toml:2:15) holds a NUL character, where every name would end"},
+       "job.dump_folder = \"a\\u0000b\" (run.toml:2:15) must not contain a NUL character"},
       {"[data]\npath = [\"a\", \"b\\u0000c\"]",
-       "data.path = [ 'a', \"b\\u0000c\" ] (run.toml:2:8) holds a NUL character, where every name would end"},
+       "data.path = [ 'a', \"b\\u0000c\" ] (run.toml:2:8) must not contain a NUL character"},
       {"[data]\npath = [1, 2]", "data.path = [ 1, 2 ] (run.toml:2:8) must be a list of strings"},
       {"[data]\nvalidation = true",
        "data.validation = true (run.toml:2:14) must be a number, a list of files, or a table of such lists"},
@@ -149,7 +149,7 @@ TEST(Config, BadOverridesAreRefused) {
       {{"metrics.enable_tensorboard=maybe"}, "metrics.enable_tensorboard = maybe (command line) must be true or false"},
       {{"parallelism.tensor_parallel_mesh=1,2"},
        "parallelism.tensor_parallel_mesh = 1,2 (command line) must be 3 whole numbers, as in 2,2,1"},
-      {{"job.description=\xff"}, "job.description = \xff (command line) is not UTF-8 text"},
+      {{"job.description=\xff"}, "job.description = \xff (command line) must be UTF-8 text"},
       {{"steps=3"}, "steps=3 (command line) is no setting; settings look like training.steps=20"},
   };
   for (const auto& [overrides, message] : table) EXPECT_EQ(error_of("", overrides), message);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "advice/advised_plan.h"
+#include "advice/fit.h"
 #include "base/errors.h"
 #include "config/from_config.h"
 #include "tests/support/says.h"
@@ -104,10 +105,37 @@ TEST_F(Run, AModelOfHuggingFaceIsPlannedFromItsFile) {
                    {"training.seq_len = 1024 (command line) must be at most model.max_position_embeddings = 512"}));
   overrides = {"run.ranks=8", "model.from=" + (folder_ / "")};
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load(); }), {"model.from", "--hf"}));
-  overrides = {"run.ranks=8", "model.hidden_size=32"};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { load(); }), {"model.hidden_size = 32", "64"}));
+  // Sizes on the command line take the place of the model's, to plan a variant of it.
+  overrides = {"run.ranks=8", "model.num_hidden_layers=5", "model.max_position_embeddings=2048",
+               "training.seq_len=2048"};
+  config = load();
+  EXPECT_EQ(config.model.num_hidden_layers, 5);
+  EXPECT_EQ(config.training.seq_len, 2048);
+  EXPECT_EQ(config.model.hidden_size, 64);
   hf = write("config.json", R"({"model_type": "mamba"})");
   EXPECT_TRUE(says(message_of<DataError>([&] { load(); }), {"mamba"}));
+}
+
+// The drawing says how much memory tensors may take: of the device, or by the user's limit.
+TEST_F(Run, ADrawingHasTheLimitOfMemory) {
+  const std::string file = write("config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})");
+  const auto draw = [&](std::vector<std::string> words) {
+    words.emplace_back("run.ranks=2");
+    const auto [config, facts] = model_to_plan(file, words);
+    return make_plan(config, facts);
+  };
+  const Plan plan = draw({});
+  const double gib = 1.5 * static_cast<double>(plan.largest_memory_bytes()) / 0x1p30;
+  const std::string limited = planned_svg(draw({fmt::format("run.memory_gib_per_rank={}", gib)}));
+  EXPECT_TRUE(says(limited, {"Planned step: ", "the limit is "})) << limited;
+  Plan small = plan;
+  Hardware hardware = *plan.facts.hardware;
+  hardware.device.memory_bytes -= (1 + hardware.process_memory.allocator_slack_share) *
+                                  static_cast<double>(*most_tensor_bytes(plan) - 3 * plan.largest_memory_bytes() / 2);
+  small.facts.hardware = std::make_shared<const Hardware>(hardware);
+  EXPECT_TRUE(says(planned_svg(small), {"a device has room for "}));
 }
 
 }  // namespace

@@ -306,5 +306,20 @@ TEST(Weights, BiasesFollowTheirMatricesAndStartAtZero) {
   }
 }
 
+// A sliding window counts the pairs of the mask, and one as long as the sequence none less.
+TEST(TrainingFlops, CountThePairsOfTheWindow) {
+  const auto flops = [](const std::string& objective, int64_t window) {
+    Architecture a = tiny_architecture();
+    a.objective = objective, a.sliding_window = window;
+    return training_flops_per_token(a, 1024);
+  };
+  Architecture none = tiny_architecture();
+  const auto q = static_cast<double>(none.num_hidden_layers * none.num_attention_heads * none.head_dim);
+  const double pairs = (1024.0 * 1024 - 768.0 * 768) / 2 / 1024;  // a token sees at most 256, the first ones fewer
+  EXPECT_NEAR(flops("causal", 0) - flops("causal", 256), 12 * q * (512 - pairs), 1e-6);
+  EXPECT_EQ(flops("causal", 1024), flops("causal", 0));
+  EXPECT_NEAR(flops("masked", 0) - flops("masked", 256), 24 * q * (512 - pairs), 1e-6);
+}
+
 }  // namespace
 }  // namespace orthant::transformer_test

@@ -234,7 +234,10 @@ TEST(Draw, HasTheMemoryOfARank) {
   EXPECT_NE(flat.find("memory of rank 1: at most 2.0 GiB, of which 1.0 GiB all the time"), std::string::npos) << flat;
   EXPECT_EQ(flat.find("tensors may take"), std::string::npos);
   memory.limit_bytes = 3 * (int64_t{1} << 29), memory.limit_text = "tensors may take 1.5 GiB";
-  memory.bytes.back() = 1 << 29;
+  for (size_t i = memory.bytes.size(); i-- > 0;) {  // from the last pass on
+    memory.bytes[i] = 1 << 29;
+    if (facts(schedule.rows[1][i].kind).stream == Stream::compute) break;
+  }
   const std::string stepped = draw_svg(schedule, timeline, "Planned", &memory);
   EXPECT_NE(stepped.find("tensors may take 1.5 GiB"), std::string::npos);
   const auto steps = [](const std::string& svg) {

@@ -1,0 +1,84 @@
+// The meshes and variants that a search tries: keys of the user keep their values, and exclude no layout for which they
+// have no effect.
+#include "advice/layout_variants.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "advice/mesh_choices.h"
+#include "tests/support/searched_layouts.h"
+
+namespace orthant::layout_variants_test {
+namespace {
+
+using namespace searched_layouts;
+
+// With tensor_parallel_sequence = false, the search tries all meshes without tensor ranks. Control: of those with
+// tensor ranks, it leaves out the ones that shard tokens.
+TEST(MeshChoices, KeepMeshesForWhichAKeyHasNoEffect) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const auto count = [&](const Words& words, bool of_tensor_ranks) {
+    return std::ranges::count_if(mesh_choices(config_of(8, words), facts),
+                                 [&](const MeshChoice& mesh) { return (mesh.tensor.ranks() > 1) == of_tensor_ranks; });
+  };
+  const Words off = {"parallelism.tensor_parallel_sequence=false"};
+  EXPECT_GT(count({}, false), 0);
+  EXPECT_EQ(count(off, false), count({}, false));
+  EXPECT_GT(count(off, true), 0);
+  EXPECT_LT(count(off, true), count({}, true));
+}
+
+// At most 64 ranks share a sequence, unless the user asks for more.
+TEST(MeshChoices, TakeTheUsersNumberOfSequenceRanks) {
+  const RunFacts facts = facts_on(h100_of(80), 256);
+  const Words ring = {"parallelism.context_parallel_ring=128", "training.seq_len=1024"};
+  EXPECT_FALSE(mesh_choices(config_of(256, ring), facts).empty());
+  for (const MeshChoice& mesh : mesh_choices(config_of(256, {"training.seq_len=1024"}), facts)) {
+    EXPECT_LE(mesh.ring * mesh.ulysses, 64);
+  }
+}
+
+TEST(LayoutVariants, KeepTheKeysOfTheUser) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const Words pipeline = {"parallelism.pipeline_parallel_degree=2", "run.device=cuda"};
+  const auto variants_of = [&](const std::string& word, const auto& check) {
+    Words words = pipeline;
+    words.push_back(word);
+    const Config config = config_of(8, words);
+    const LayoutVariants variants(config, facts);
+    std::vector<Config> all = variants.pipelines(config);
+    for (Config& other : variants.partial_recomputations(config)) all.push_back(std::move(other));
+    for (const auto& level : variants.recomputations()) {
+      for (const ActivationCheckpointConfig& setting : level) {
+        all.emplace_back(config).activation_checkpoint = setting;
+      }
+    }
+    ASSERT_GT(all.size(), 3U) << word;
+    for (const Config& other : all) EXPECT_TRUE(check(other)) << word;
+  };
+  variants_of("activation_checkpoint.offload=true", [](const Config& c) { return c.activation_checkpoint.offload; });
+  variants_of("parallelism.pipeline_parallel_stages_per_rank=4",
+              [](const Config& c) { return c.parallelism.pipeline_parallel_stages_per_rank == 4; });
+  variants_of("activation_checkpoint.layers=3", [](const Config& c) { return c.activation_checkpoint.layers == 3; });
+}
+
+// Ranks along depth hold the same weights, so that ZeRO can shard the states over them. Rows and columns do not.
+TEST(LayoutVariants, ShardStatesOverDepth) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const Config config = config_of(8);
+  const LayoutVariants variants(config, facts);
+  const auto stages = [&](int rows, int columns, int depth) {
+    const MeshChoice mesh{.tensor = {.rows = rows, .columns = columns, .depth = depth}};
+    std::vector<int64_t> found;
+    for (const Config& state : variants.states(mesh, with_mesh(config, mesh), [](const Config&) { return false; })) {
+      found.push_back(state.parallelism.zero_stage);
+    }
+    return found;
+  };
+  EXPECT_EQ(stages(2, 2, 2), (std::vector<int64_t>{0, 1, 2, 3, 3, 3}));
+  EXPECT_EQ(stages(2, 4, 1), (std::vector<int64_t>{0}));
+}
+
+}  // namespace
+}  // namespace orthant::layout_variants_test
