@@ -69,15 +69,16 @@ std::string labelled(const std::string& label, const std::string& text) {
 std::string step_text(const Plan& plan) {
   const StepTime& step = *plan.step_time;
   const double tokens = static_cast<double>(plan.tokens_per_step()) / step.seconds;
-  return fmt::format(
-      "{}: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU), {:.1f} % if attention "
-      "counts all pairs of tokens",
-      precise_seconds(step.seconds), grouped(std::llround(tokens)), grouped(std::llround(tokens / plan.mesh.size())),
-      100 * model_flops_utilization(plan, step.seconds, false),
-      100 * model_flops_utilization(plan, step.seconds, true));
+  const std::string text = fmt::format("{}: {} tokens/s, {} on each device; {:.1f} % of the devices' peak FLOP/s (MFU)",
+                                       precise_seconds(step.seconds), grouped(std::llround(tokens)),
+                                       grouped(std::llround(tokens / plan.mesh.size())),
+                                       100 * model_flops_utilization(plan, step.seconds, false));
+  if (plan.architecture.sliding_window > 0) return text;  // most pairs of tokens are no work
+  return fmt::format("{}, {:.1f} % if attention counts all pairs of tokens", text,
+                     100 * model_flops_utilization(plan, step.seconds, true));
 }
 
-// The parts of the step, as shares of it. Parts below 0.05 % are left out.
+// The parts of the step, as fractions of it. Parts below 0.05 % are left out.
 std::string time_text(const Plan& plan) {
   const StepTime& step = *plan.step_time;
   std::vector<std::string> parts;
@@ -144,10 +145,12 @@ std::string memory_text(const Plan& plan) {
   if (!plan.facts.hardware) return needs + parts + "; the process with libtorch needs more";
   const Fit fit = fit_of(plan);
   const std::string spare = format_bytes(std::abs(static_cast<double>(fit.spare_bytes())));
+  const char* owner = plan.facts.hardware->device.shared_cores > 0 ? "a rank's part of the host" : "a device";
   return fmt::format(
-      "{}: {}, and about {} more for context, communicators and allocator, of the {} of a device{}",
+      "{}: {}, and about {} more for context, communicators and allocator, of the {} of {}{}",
       fit.fits() ? fmt::format("fits with {} to spare", spare) : fmt::format("does not fit, lacks {}", spare), needs,
-      format_bytes(static_cast<double>(fit.other_bytes)), format_bytes(static_cast<double>(*fit.device_bytes)), parts);
+      format_bytes(static_cast<double>(fit.other_bytes)), format_bytes(static_cast<double>(*fit.device_bytes)), owner,
+      parts);
 }
 
 // The change is on a line of its own, to be copied.
@@ -158,7 +161,8 @@ std::string change_text(const Plan& plan) {
                     "no change of ZeRO, recomputation, tensor and pipeline ranks that was compared fits; use more "
                     "devices, or let --search find a layout");
   }
-  return labelled("change", fmt::format("it fits with a step of {} ({:+.1f} %) if the command line also has",
+  return labelled("change", fmt::format("it fits with a step of {} ({:+.1f} %) if the command line also has the words "
+                                        "below; --search compares many more layouts",
                                         precise_seconds(change->step_seconds),
                                         100 * (change->step_seconds / plan.step_time->seconds - 1))) +
          fmt::format("         {}\n", change->change);
@@ -197,6 +201,11 @@ std::string explain_answer(const Plan& plan) {
         labelled("note", fmt::format("{}: tensors of GPUs are copied through host memory; the time of these copies is "
                                      "not counted",
                                      plan.config.locate("run.transport")));
+  }
+  if (plan.config.optimizer.offload || plan.config.activation_checkpoint.offload) {
+    text += labelled("note",
+                     "offloading is only planned, and no training has it; the time of copies to the host and back is "
+                     "not counted");
   }
   text += labelled("memory", memory_text(plan));
   if (plan.facts.hardware && !fit_of(plan).fits()) text += change_text(plan);

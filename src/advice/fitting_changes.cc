@@ -20,7 +20,8 @@ class FittingChanges {
   explicit FittingChanges(const Plan& plan) : plan_(plan) {
     add_recomputation();
     for (Alternative& other : alternatives_to(plan)) {
-      if (other.fits) found_.push_back(std::move(other));
+      // Offloading is only planned, so that no run can follow the advice.
+      if (other.fits && other.change.find("offload=true") == std::string::npos) found_.push_back(std::move(other));
     }
     for (const ZeroChoice& other : zero_choices(plan)) {
       Config config = plan.given;

@@ -9,7 +9,7 @@ namespace orthant {
 
 /// Returns the changes that fit, each of one setting and of those that it requires: alternatives_to(), and the other
 /// stages of ZeRO, tensor meshes, schedules and placements of the vocabulary. Of the sets of operations to recompute,
-/// the cheapest.
+/// the cheapest. Offloading is not among them, because it is only planned.
 std::vector<Alternative> fitting_changes(const Plan& plan);
 
 /// Returns the change that fits with the shortest step. It is one of fitting_changes(), a stage of ZeRO with a set of

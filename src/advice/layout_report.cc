@@ -61,7 +61,8 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
                                  counted(result.planned, "layout"), result.fitting.size());
   if (result.fitting.empty()) {
     if (!result.smallest) return text + "  no layout of these ranks is legal\n";
-    return text + fmt::format("  no layout fits: {}\n", smallest_text(*result.smallest, hardware));
+    return text +
+           fmt::format("  no layout fits: {}\n  Offloading is not tried.\n", smallest_text(*result.smallest, hardware));
   }
   const FoundLayout& best = result.fitting.front();
   std::vector<std::vector<std::string>> rows = {{"step", "MFU", "memory", "microbatch", "longer in", "layout"}};

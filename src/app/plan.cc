@@ -1,7 +1,10 @@
 // orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
 #include "plan/plan.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -50,16 +53,34 @@ SearchProgress long_progress() {
 
 constexpr const char* kWrittenBySearch = "# Written by orthant plan --search.";
 
-// Throws ConfigError if the file exists and --search did not write it. Does not read special files, such as a pipe.
-void require_own_file(const std::string& path) {
+// Throws DataError if there is no folder for the file, and ConfigError if the file exists and does not begin like a
+// file of this option. Does not read special files, such as a pipe.
+void require_own_file(const std::string& option, const std::string& path, std::string_view own_begin) {
+  if (path.empty()) return;
   std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+    throw DataError(fmt::format("{} {}: cannot be written: {}", option, path, std::strerror(ENOENT)));
+  }
   if (!std::filesystem::is_regular_file(path, ignored)) return;
   std::ifstream file(path);
-  std::string begin(std::string_view(kWrittenBySearch).size(), '\0');
+  std::string begin(own_begin.size(), '\0');
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  if (file.gcount() == 0 || begin == kWrittenBySearch) return;
+  if (file.gcount() == 0 || begin == own_begin) return;
   throw ConfigError(
-      fmt::format("--write {}: the file exists and was not written by --search; name another file", path));
+      fmt::format("{0} {1}: the file exists and was not written by {0}; name another file", option, path));
+}
+
+// Before anything is planned, so that no work is lost.
+void check_files(const PlanArguments& arguments) {
+  require_own_file("--write", arguments.write, kWrittenBySearch);
+  require_own_file("--svg", arguments.svg, "<svg ");
+  require_own_file("--trace", arguments.trace, "{\"displayTimeUnit\":");
+  const std::vector<std::string> names = {arguments.write, arguments.svg, arguments.trace};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty() || std::ranges::count(names, names[i]) == 1) continue;
+    throw ConfigError(fmt::format("--write, --svg and --trace must name different files, but two name {}", names[i]));
+  }
 }
 
 // A run file with the layout. That of a bare model lacks what training needs.
@@ -84,7 +105,6 @@ int search(const PlanArguments& arguments, const Config& config, const RunFacts&
   if (!facts.hardware) {
     throw UsageError("--search requires --hardware NAME, such as h100-8x or this-cpu\nhelp:  orthant plan --help");
   }
-  if (!arguments.write.empty()) require_own_file(arguments.write);
   const SearchResult result = search_layouts(config, facts, long_progress());
   const Sections sections = sections_of(arguments);
   std::string text = arguments.json ? search_json(result, facts, sections) : explain_search(result, *facts.hardware);
@@ -131,6 +151,7 @@ int plan(const PlanArguments& given) {
   if (arguments.run_file.empty() && arguments.hf.empty()) {
     throw UsageError("plan requires a RUN_FILE, or a model: --hf PATH run.ranks=N\nhelp:  orthant plan --help");
   }
+  check_files(arguments);
   const auto [config, facts] = arguments.hf.empty() ? run_to_plan(load_config(arguments.run_file, arguments.overrides))
                                                     : model_to_plan(arguments.hf, arguments.overrides);
   const std::string& model = arguments.hf.empty() ? config.model.from : arguments.hf;

@@ -259,7 +259,9 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
                           return {};
                         },
                         [&](std::string* value) -> Problem {
-                          *value = word;
+                          const bool is_quoted = word.size() >= 2 && word.front() == '"' && word.back() == '"';
+                          const bool is_choice = is_quoted && !key.legal.choices.empty();  // as a run file has it
+                          *value = is_choice ? word.substr(1, word.size() - 2) : word;
                           return {};
                         },
                         [&](std::vector<std::string>* value) -> Problem {

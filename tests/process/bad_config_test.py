@@ -113,13 +113,24 @@ class RunFile(ProcessTest):
         """A search in which nothing fits writes no file and says so; a law that excludes all layouts has its name."""
         search = ("plan", "run.toml", "--search", "--hardware", "this-cpu", "--write", "best.toml")
         (self.folder / "best.toml").write_text("# my own run file\n[run]\n")
-        self.assert_says(self.orthant(*search), 1, "best.toml", "was not written by --search")
+        self.assert_says(self.orthant(*search), 1, "best.toml", "was not written by --write")
         (self.folder / "best.toml").unlink()
         self.assert_says(self.orthant(*search, "run.memory_gib_per_rank=0.0001"), 1, "--write best.toml",
                          "no layout fits")
         self.assert_says(self.orthant(*search, "parallelism.tensor_parallel_degree=3"), 1,
                          "parallelism.tensor_parallel_degree = 3", "set it to 2")
         self.assertFalse((self.folder / "best.toml").exists())
+
+    def test_outputs_of_a_plan_overwrite_only_their_own(self):
+        """An output takes the place of an earlier one, but not of another file, nor of another output."""
+        before = (self.folder / "run.toml").read_text()
+        for option in ("--svg", "--trace"):
+            self.assert_says(self.orthant("plan", "run.toml", option, "run.toml"), 1, f"was not written by {option}")
+            self.assert_says(self.orthant("plan", "run.toml", option, "no/such/file"), 1, "No such file")
+            for _ in range(2):
+                self.assertEqual(self.orthant("plan", "run.toml", option, "output" + option).code, 0)
+        self.assertEqual((self.folder / "run.toml").read_text(), before)
+        self.assert_says(self.orthant("plan", "run.toml", "--svg", "same", "--trace", "same"), 1, "different files")
 
     def test_same_error_under_launcher(self):
         self.append("training", "seq_length = 64")
