@@ -74,6 +74,10 @@ bool is_legal(const Config& base, const MeshChoice& mesh, bool allows_idle_ranks
       mesh.ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement);
   const auto heads = static_cast<int>(mesh.ulysses), ring = static_cast<int>(mesh.ring);
   if (pieces(placement, heads, ring) > batch.seq_len) return false;
+  // Without sequence ranks between them, ranks of the depth and of the data axis do the same.
+  const bool tensor_is_given =
+      base.is_set("parallelism.tensor_parallel_degree") || base.is_set("parallelism.tensor_parallel_mesh");
+  if (!tensor_is_given && mesh.tensor.depth > 1 && mesh.ulysses * mesh.ring == 1) return false;
   if (mesh.tensor.ranks() == 1) return true;
   return !find_tensor_refusal(base, mesh.tensor, {.ulysses = heads, .ring = ring, .placement = placement}, mesh.data);
 }

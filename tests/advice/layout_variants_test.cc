@@ -39,6 +39,22 @@ TEST(MeshChoices, TakeTheUsersNumberOfSequenceRanks) {
   }
 }
 
+// Depth without sequence ranks is data parallelism: the two have equal plans, and only one is tried.
+TEST(MeshChoices, LeaveOutDepthWhereItEqualsData) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const auto planned = [&](const Words& words) { return make_plan(config_of(8, words), facts); };
+  const Words zero = {"parallelism.zero_stage=3", "parallelism.zero_reshard=microbatch"};
+  Words data = zero, depth = zero;
+  data.insert(data.end(), {"parallelism.tensor_parallel_kind=2d", "parallelism.tensor_parallel_mesh=2,2,1"});
+  depth.insert(depth.end(), {"parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=2,2,2"});
+  EXPECT_EQ(planned(data).step_time->seconds, planned(depth).step_time->seconds);
+  EXPECT_EQ(planned(data).largest_memory_bytes(), planned(depth).largest_memory_bytes());
+  for (const MeshChoice& mesh : mesh_choices(config_of(8), facts)) {
+    EXPECT_TRUE(mesh.tensor.depth == 1 || mesh.ulysses * mesh.ring > 1);
+  }
+  EXPECT_FALSE(mesh_choices(config_of(8, depth), facts).empty());
+}
+
 TEST(LayoutVariants, KeepTheKeysOfTheUser) {
   const RunFacts facts = facts_on(h100_of(80), 8);
   const Words pipeline = {"parallelism.pipeline_parallel_degree=2", "run.device=cuda"};
