@@ -49,7 +49,7 @@ class StrictBuilder {
     constexpr int kNumberOverflow = 406;  // of nlohmann::json
     if (std::string_view(error.what()).find("unexpected end of input") != std::string_view::npos) {
       throw DataError(offset <= 1 ? fmt::format("{}: is empty, but must be JSON", source_)
-                                  : fmt::format("{}: the JSON ends too early, at offset {}", source_, offset));
+                                  : fmt::format("{}: offset {}: the JSON ends too early", source_, offset));
     }
     throw DataError(fmt::format("{}: offset {}: {} near \"{}\"", source_, offset,
                                 error.id == kNumberOverflow ? "a number beyond the range of float64" : "not valid JSON",

@@ -44,7 +44,7 @@ TEST(Json, RefusesWhatParsersLetPass) {
 TEST(Json, SaysWhereTheSyntaxBreaks) {
   EXPECT_NE(error_of("{\"a\": }").find("file.json: offset 7"), std::string::npos) << error_of("{\"a\": }");
   EXPECT_EQ(error_of(""), "file.json: is empty, but must be JSON");
-  EXPECT_EQ(error_of("{\"a\": 1"), "file.json: the JSON ends too early, at offset 8");
+  EXPECT_EQ(error_of("{\"a\": 1"), "file.json: offset 8: the JSON ends too early");
   EXPECT_NE(error_of("{} x").find("file.json: offset"), std::string::npos);
 }
 
