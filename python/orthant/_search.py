@@ -53,7 +53,7 @@ class Search(Sequence[Layout]):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object of `orthant plan --search --json`: the plan of the best layout, and all that fit."""
-        return dict(json.loads(self._answer.text("json")))
+        return dict(json.loads(self._answer.text("json", show=["all"])))
 
     @overload
     def __getitem__(self, index: int) -> Layout: ...

@@ -63,7 +63,7 @@ class SearchAnswer : public Answer {
 
   std::string text(const Request& request) const override {
     const auto form = request.at("form").get<std::string>();
-    if (form == "json") return search_json(result_, facts_, {});
+    if (form == "json") return search_json(result_, facts_, Sections::named(request.value("show", Words())));
     if (form == "page") return page();
     if (form == "run_file") return print_config(result_.fitting.at(request.at("index").get<size_t>()).config);
     refuse_form(form);
