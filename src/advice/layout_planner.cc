@@ -37,8 +37,15 @@ Config with_passes_of(const std::vector<Config>& states, Config config) {
 
 Planned LayoutPlanner::plan(const Candidate& candidate, double limit_s) const {
   try {
-    check(candidate.config);
-    const std::optional<Plan> plan = make_plan_below(candidate.config, facts_, limit_s);
+    Config config = candidate.config;
+    if (base_.parallelism.tensor_parallel_kind !=
+        "auto") {  // then the names of layouts need not say who chose the kind
+      std::erase_if(config.origins, [](const auto& origin) {
+        return origin.first == "parallelism.tensor_parallel_kind" && origin.second == kChosenByAuto;
+      });
+    }
+    check(config);
+    const std::optional<Plan> plan = make_plan_below(config, facts_, limit_s);
     if (!plan) return {Planned::too_slow, {}};
     FoundLayout found = layout_of(*plan);
     found.kind = candidate.kind;
