@@ -74,7 +74,8 @@ Alternative alternative(std::string change, const Plan& plan) {
           .memory_bytes = plan.largest_memory_bytes(),
           .communication_bytes = plan.largest_communication_bytes(),
           .step_seconds = plan.step_time ? plan.step_time->seconds : 0,
-          .fits = fit_of(plan).fits()};
+          .fits = fit_of(plan).fits(),
+          .offloads = offloads(plan.config)};
 }
 
 std::string alternatives_table(const Plan& plan, const std::string& heading,

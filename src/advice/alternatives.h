@@ -18,6 +18,7 @@ struct Alternative {
   int64_t communication_bytes = 0;   // sent per step by the busiest rank
   double step_seconds = 0;           // 0 if the hardware is not known
   bool fits = false;                 // the device, and run.memory_gib_per_rank
+  bool offloads = false;             // which is only planned
   std::string remark;                // its main cost or effect; may be empty
   std::string refusal;               // why it is illegal; empty if it is legal
 };
@@ -33,7 +34,7 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
 /// Names the keys in which two run files differ, with the values of the second, as the words of a command line.
 std::string changed_settings(const Config& before, const Config& after);
 
-/// Plans the run with these settings, which its name lists. Returns nothing if planning refuses them.
+/// Plans the run with these settings, those of a run file. Returns nothing if planning refuses them.
 std::optional<Alternative> plan_change(const Plan& plan, const Config& config);
 
 /// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
@@ -42,10 +43,10 @@ std::optional<Alternative> plan_change(const Plan& plan, const Config& config);
 /// planning refuses, or whose costs equal those of the plan, are left out.
 std::vector<Alternative> alternatives_to(const Plan& plan);
 
-/// Returns a change of several settings that fits. It takes the mesh of the same ranks that makes
-/// fewest data ranks tensor or pipeline ranks, and on it the first of: no other change, ZeRO 3, recomputation of all
-/// blocks, both. A pipeline also shards the vocabulary. If nothing fits, it returns nothing, and sets `least`, if
-/// given, to the change that needs least memory.
+/// Returns a change of several settings that fits. It takes the mesh of the same ranks that makes fewest data ranks
+/// tensor or pipeline ranks, and on it the first of: no other change, ZeRO 3, recomputation of all blocks, both. A
+/// pipeline also shards the vocabulary. If nothing fits, it returns nothing, and sets `least`, if given, to the change
+/// that needs least memory.
 std::optional<Alternative> combined_change(const Plan& plan, std::optional<Alternative>* least = nullptr);
 
 }  // namespace orthant

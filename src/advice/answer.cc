@@ -202,7 +202,7 @@ std::string explain_answer(const Plan& plan) {
                                      "not counted",
                                      plan.config.locate("run.transport")));
   }
-  if (plan.config.optimizer.offload || plan.config.activation_checkpoint.offload) {
+  if (offloads(plan.config)) {
     text += labelled("note",
                      "offloading is only planned, and no training has it; the time of copies to the host and back is "
                      "not counted");

@@ -38,8 +38,6 @@ std::string rank_list(const RankClasses& classes, int index) {
                      ranks_text(std::span(ranges).last(1)), number);
 }
 
-bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
-
 std::string explain_memory(const Plan& plan) {
   // Classes whose memory prints equally share a row. The largest total comes first.
   std::map<std::vector<std::string>, int> labels;

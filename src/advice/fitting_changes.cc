@@ -11,6 +11,7 @@
 #include "advice/tensor_choices.h"
 #include "advice/vocabulary_choices.h"
 #include "advice/zero_choices.h"
+#include "config/from_config.h"
 
 namespace orthant {
 namespace {
@@ -20,8 +21,8 @@ class FittingChanges {
   explicit FittingChanges(const Plan& plan) : plan_(plan) {
     add_recomputation();
     for (Alternative& other : alternatives_to(plan)) {
-      // Offloading is only planned, so that no run can follow the advice.
-      if (other.fits && other.change.find("offload=true") == std::string::npos) found_.push_back(std::move(other));
+      const bool can_be_followed = !other.offloads || offloads(plan.config);
+      if (other.fits && can_be_followed) found_.push_back(std::move(other));
     }
     for (const ZeroChoice& other : zero_choices(plan)) {
       Config config = plan.given;

@@ -69,8 +69,8 @@ struct LayoutBounds::PassesMemory {
 
 double step_seconds_bound(const Config& config, const RunFacts& facts) {
   Config with_least = config;
-  const bool some_layers_recompute = config.activation_checkpoint.layers > 1;  // of another rank, maybe
-  if (some_layers_recompute) with_least.activation_checkpoint = {};
+  // If only every n-th layer recomputes, the rank with most layers may have none of these.
+  if (config.activation_checkpoint.layers > 1) with_least.activation_checkpoint = {};
   const Sharding sharding = make_sharding(with_least, facts);
   std::map<int64_t, int> sizes;  // numbers of microbatches, by their sequences
   for (const Range& microbatch : sharding.data_shards.front().microbatches) ++sizes[microbatch.size()];

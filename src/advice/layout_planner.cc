@@ -37,15 +37,8 @@ Config with_passes_of(const std::vector<Config>& states, Config config) {
 
 Planned LayoutPlanner::plan(const Candidate& candidate, double limit_s) const {
   try {
-    Config config = candidate.config;
-    if (base_.parallelism.tensor_parallel_kind !=
-        "auto") {  // then the names of layouts need not say who chose the kind
-      std::erase_if(config.origins, [](const auto& origin) {
-        return origin.first == "parallelism.tensor_parallel_kind" && origin.second == kChosenByAuto;
-      });
-    }
-    check(config);
-    const std::optional<Plan> plan = make_plan_below(config, facts_, limit_s);
+    check(candidate.config);
+    const std::optional<Plan> plan = make_plan_below(candidate.config, facts_, limit_s);
     if (!plan) return {Planned::too_slow, {}};
     FoundLayout found = layout_of(*plan);
     found.kind = candidate.kind;
@@ -146,7 +139,7 @@ std::optional<LayoutBounds> LayoutPlanner::bounds_of(Config config,
 
 FoundLayout LayoutPlanner::layout_of(const Plan& plan) const {
   FoundLayout found{.config = plan.config,
-                    .name = plan.mesh_and_kind(),
+                    .name = plan.mesh_text() + plan.zero_text(),
                     .kind = {},
                     .time = *plan.step_time,
                     .mfu = model_flops_utilization(plan, plan.step_time->seconds, true),

@@ -65,8 +65,8 @@ using SearchProgress = std::function<void(int64_t done, int64_t total)>;
 /// after each group of meshes.
 SearchResult search_layouts(const Config& config, const RunFacts& facts, const SearchProgress& progress = {});
 
-/// Returns a text that differs for two layouts if their rows in explain_search() do, or their settings. With one
-/// microbatch, layouts with another zero_reshard may be equal.
+/// Returns a text that is the same for layouts with equal step time, memory and settings, zero_reshard left out. With
+/// one microbatch, layouts that differ in zero_reshard alone may be equal in all else, and explain_search() shows one.
 std::string row_of(const FoundLayout& found);
 
 /// Returns the least memory, its layout and what to change, for a search in which nothing fits.

@@ -50,7 +50,8 @@ std::vector<Config> LayoutVariants::states(const MeshChoice& mesh, const Config&
     return true;
   };
   add_zero(0, Reshard::step);
-  const int64_t layer_shards = mesh.tensor.rows * mesh.tensor.columns * mesh.pipeline;  // depth has replicas
+  // Ranks along the depth hold the same parameters, as data ranks do.
+  const int64_t layer_shards = mesh.tensor.rows * mesh.tensor.columns * mesh.pipeline;
   if (facts_.ranks == layer_shards) return all.empty() ? std::vector{config} : all;
   const std::vector<int64_t> copies = copy_numbers(mesh.data);
   const auto add = [&](int64_t stage, Reshard reshard) {
@@ -95,7 +96,7 @@ std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
     add("parallelism.vocabulary_parallel", 1, [&](ParallelismConfig& p) { p.vocabulary_parallel = placement; });
   }
   for (const auto& [schedule, stages] : {std::pair("interleaved_1f1b", 4), {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}}) {
-    const int64_t more_stages = stages == 4 ? stages : 0;  // than the schedule has by itself
+    const int64_t more_stages = stages == 4 ? stages : 0;  // 0 is the schedule's own number
     const bool other_stages_are_given = base_.is_set("parallelism.pipeline_parallel_stages_per_rank") &&
                                         base_.parallelism.pipeline_parallel_stages_per_rank != more_stages;
     if (other_stages_are_given) continue;

@@ -29,12 +29,13 @@ Json memory_json(const MemoryBytes& m) {
           {"host", m.host},           {"host_copies", m.host_copies}};
 }
 
-// Returns a cost of a choice; null if the choice is refused, or if the hardware is not known.
+// Returns a cost of a choice; null if the choice is refused.
 template <class Choice, class Number>
 Json cost(const Choice& choice, Number number) {
   return choice.refusal.empty() ? Json(number) : Json();
 }
 
+// Returns the step time of a choice; null if the choice is refused, or if the hardware is not known.
 template <class Choice>
 Json step_seconds(const Choice& choice) {
   return choice.refusal.empty() && choice.step_seconds > 0 ? Json(choice.step_seconds) : Json();

@@ -158,6 +158,8 @@ bool uses_nccl(const Config& config) {
   return config.run.device == "cuda" && (config.run.transport == "auto" || config.run.transport == "nccl");
 }
 
+bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
+
 bool shards_vocabulary(const Config& config) {
   const std::string& how = config.parallelism.vocabulary_parallel;
   return how != "none" && how != "redistribution";

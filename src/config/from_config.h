@@ -32,6 +32,8 @@ bool has_gradients_by_unit(const Config& config);
 /// True if messages of more than one rank travel over NCCL: the run is on GPUs and names no transport of CPU tensors,
 /// with which tensors would travel through host memory.
 bool uses_nccl(const Config& config);
+/// True if optimizer state or activations are kept in host memory.
+bool offloads(const Config& config);
 
 /// True if the embedding and the output layer are sharded by vocabulary rows over all pipeline ranks.
 bool shards_vocabulary(const Config& config);

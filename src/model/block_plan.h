@@ -64,8 +64,7 @@ AttentionHeads heads_made_by(const Architecture& a, const ParameterInfo& paramet
 
 /// FLOPs of one operation to train on one token, forward and backward, by Megatron's convention: a product counts 6 x
 /// its weights. Attention counts 12 T H D (half of that if causal), or 12 K_p (H + K) D with Linformer's K_p summaries.
-/// A sliding window of W < T tokens counts 2 W - W^2 / T in place of T.
-/// Norms and activations count nothing.
+/// A sliding window of W < T tokens counts 2 W - W^2 / T in place of T. Norms and activations count nothing.
 double training_flops(const Operation& operation, const Architecture& a, int64_t seq_len);
 
 /// A norm over the residual stream: two of them belong to each block, and one precedes the output layer.

@@ -120,15 +120,19 @@ std::string Sharding::mesh_text() const {
   return parts.empty() ? "1 rank" : join(parts, ", ");
 }
 
+std::string Sharding::zero_text() const {
+  if (!shards_optimizer()) return "";
+  const std::string reshard = shards_weights() ? ", reshard " + config.parallelism.zero_reshard : "";
+  return fmt::format(", ZeRO {}{}", config.parallelism.zero_stage, reshard);
+}
+
 std::string Sharding::mesh_and_kind() const {
   const auto origin = config.origins.find("parallelism.tensor_parallel_kind");
   std::string text = mesh_text();
   if (origin != config.origins.end() && origin->second == kChosenByAuto) {
     text += fmt::format(" (\"{}\", {})", config.parallelism.tensor_parallel_kind, kChosenByAuto);
   }
-  if (!shards_optimizer()) return text;
-  text += fmt::format(", ZeRO {}", config.parallelism.zero_stage);
-  return shards_weights() ? fmt::format("{}, reshard {}", text, config.parallelism.zero_reshard) : text;
+  return text + zero_text();
 }
 
 int64_t Sharding::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }

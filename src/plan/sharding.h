@@ -65,7 +65,9 @@ struct Sharding {
   bool post_validates() const { return config.parallelism.pipeline_parallel_post_validation; }
   /// The mesh as text for people, without axes of size 1. The copies of ZeRO's shards are part of the data axis.
   std::string mesh_text() const;
-  /// The same. If tensor_parallel_kind was "auto", the text names the selected kind.
+  /// ", ZeRO 3, reshard step", or nothing without ZeRO.
+  std::string zero_text() const;
+  /// Both texts, and the selected kind if tensor_parallel_kind was "auto".
   std::string mesh_and_kind() const;
   /// True if each rank keeps, of its own chunks of the parameters only, the optimizer's state (zero_stage 1), the
   /// gradients (2) and the weights (3). Gradients and weights exist in full while a pass needs them.

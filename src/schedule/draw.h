@@ -22,10 +22,10 @@ struct MemoryCurve {
 };
 
 /// Returns a self-contained SVG with one band per rank; time runs to the right. A computation is a box colored by kind,
-/// with the microbatch inside if it fits. Communication streams are thin lines below. Peak live activations are at the
-/// right, the legend is on top. Later stages of one rank are lower and paler. The image is readable on light and dark
-/// backgrounds and for color-blind readers. `what` is the title, such as "Planned zb_v", already escaped for XML. With
-/// `memory`, its curve is below the bands, over the same time.
+/// with the microbatch inside if it fits. Communication streams are thin lines below. With several ranks, peak live
+/// activations are at the right. The legend is on top. Later stages of one rank are lower and paler. The image is
+/// readable on light and dark backgrounds and for color-blind readers. `what` is the title, such as "Planned zb_v",
+/// already escaped for XML. With `memory`, its curve is below the bands, over the same time.
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what,
                      const MemoryCurve* memory = nullptr);
 
