@@ -46,14 +46,14 @@ struct LayoutBounds::PassesMemory {
     std::optional<RowBytes>& bytes = known[static_cast<size_t>(row)];
     if (bytes) return *bytes;
     const std::vector<Range>& microbatches = pipeline.data_shards.back().microbatches;
-    const int of_row = pipeline.mesh.size() / pipeline.mesh.axis_size(kPipeline);
+    const int last_of_row = pipeline.mesh.rank_at(pipeline.mesh.size() - 1, kPipeline, row);
     std::map<std::pair<int64_t, int>, MicrobatchBytes> microbatch_kinds;  // by number of sequences and stage
     const auto bytes_of = [&](int stage, int microbatch) {
       const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
       if (sequences == 0) return MicrobatchBytes();
       const auto [found, is_new] = microbatch_kinds.try_emplace({sequences, stage});
       if (is_new) {
-        const MicrobatchMemory memory = microbatch_memory(pipeline, (row + 1) * of_row - 1, sequences);
+        const MicrobatchMemory memory = microbatch_memory(pipeline, last_of_row, sequences);
         found->second = microbatch_bytes(memory, pipeline.stages[static_cast<size_t>(stage)],
                                          pipeline.architecture.dropout > 0, {});
       }
@@ -247,7 +247,6 @@ LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) con
   const double bucket = std::min(p.bucket_mib, 1e9) * 0x1p20 / master_bytes(config);
   DataMessages slowest;
   for (size_t row = 0; row < rows_.size(); ++row) {
-    const int rank = mesh.rank_at(0, kPipeline, static_cast<int>(row));
     const int64_t layers = layers_[row];
     // Each layer that is a unit has a bucket. Otherwise a bucket closes when it reaches bucket_mib, so it is smaller
     // than bucket_mib and its largest part together.
@@ -259,7 +258,7 @@ LayoutBounds::DataMessages LayoutBounds::data_messages(const Config& config) con
       const auto undivided = static_cast<double>(kNormBlockElements * kMaxTensorsPerLayer * (layers + 2));
       const double sent = std::max(0.0, elements * (ranks - 1) / ranks - undivided) * static_cast<double>(times);
       const auto bytes = static_cast<int64_t>((kind == CollectiveKind::all_reduce ? 2 : 1) * sent * element_bytes);
-      return collective_seconds(mesh, *pipeline_.facts.hardware, rank, kind, axes, times * parts, {bytes, bytes},
+      return collective_seconds(mesh, *pipeline_.facts.hardware, kind, axes, times * parts, {bytes, bytes},
                                 Waiting::during_other_work);
     };
     slowest.reductions = std::max(slowest.reductions, seconds(sum, sums, master_bytes(config)));

@@ -108,6 +108,16 @@ std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
   return all;
 }
 
+std::vector<Config> LayoutVariants::axis_orders(const Config& config) const {
+  const ParallelismConfig& p = config.parallelism;
+  const bool has_both = p.pipeline_parallel_degree > 1 && p.data_parallel_degree > 1;
+  const bool has_hosts = facts_.ranks > facts_.hardware->device.per_host;
+  if (!has_both || !has_hosts || base_.is_set("parallelism.outer_axis")) return {};
+  Config other = config;
+  other.parallelism.outer_axis = "data";
+  return {other};
+}
+
 std::vector<Config> LayoutVariants::copies(const Config& config) const {
   const auto& p = config.parallelism;
   std::vector<Config> all;

@@ -1,5 +1,5 @@
 // Enumerates the variants of a mesh or layout that a search tries: stages of ZeRO and copies of sharded states,
-// recomputation, schedules and placements of the vocabulary.
+// recomputation, schedules, placements of the vocabulary, and orders of axes over hosts.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ class LayoutVariants {
   std::vector<std::vector<ActivationCheckpointConfig>> recomputations() const;
   /// A pipeline with the other placements of the vocabulary, and with the other schedules.
   std::vector<Config> pipelines(const Config& config) const;
+  /// A pipeline over several hosts with the data axis as the outer one, or none if the user has set the outer axis.
+  std::vector<Config> axis_orders(const Config& config) const;
   /// A layout with every other number of copies of the states that ZeRO shards.
   std::vector<Config> copies(const Config& config) const;
   /// A layout that recomputes other operations than recomputations() lists, or those of every second layer.

@@ -133,6 +133,7 @@ struct ParallelismConfig {
   std::vector<int64_t> pipeline_parallel_layers = {};
   bool pipeline_parallel_post_validation = false;
   std::string vocabulary_parallel = "none";
+  std::string outer_axis = "pipeline";
   int64_t expert_parallel_degree = 1;
 };
 

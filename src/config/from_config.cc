@@ -80,8 +80,8 @@ struct Degree {
   int64_t size;
 };
 
-// Returns the degrees from the inner to the outer axis; axes with more communication are further inside. "tensor"
-// stands for the three axes of the tensor mesh.
+// Returns the degrees from the inner to the outer axis; axes with more communication are further inside, unless the
+// user wants the data axis to be the outer one. "tensor" stands for the three axes of the tensor mesh.
 std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
@@ -89,11 +89,14 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const Degree tensor = is_one_number(config)
                             ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
                             : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
+  const Degree data = {kData, kDataKey, p.data_parallel_degree};
+  const Degree pipeline = {kPipeline, "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree};
+  const bool data_is_outer = p.outer_axis == "data";
   return {tensor,
           {kUlysses, "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
           {kRing, "parallelism.context_parallel_ring", p.context_parallel_ring},
-          {kData, kDataKey, p.data_parallel_degree},
-          {kPipeline, "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+          data_is_outer ? pipeline : data,
+          data_is_outer ? data : pipeline};
 }
 
 // Refuses the degrees because their product does not fit the ranks.

@@ -35,6 +35,7 @@ const AxisSetting kAxisSettings[] = {
     {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree", kPipeline},
     {"parallelism.vocabulary_parallel", "parallelism.pipeline_parallel_degree", kPipeline},
     {"parallelism.pipeline_parallel_post_validation", "parallelism.pipeline_parallel_degree", kPipeline},
+    {"parallelism.outer_axis", "parallelism.pipeline_parallel_degree", kPipeline},
 };
 
 // True if the key has a value other than its default, but no effect on this mesh. A schedule file is read in any case.

@@ -1,4 +1,4 @@
-// The table of keys: legal values, units and help texts; and the search for keys by name.
+// The table of keys: legal values, units and help texts.
 #include "config/table.h"
 
 #include <algorithm>
@@ -289,6 +289,9 @@ const Key kTable[] = {
                                                 "interlaced"}), "",
       "placement of the vocabulary layers: naive, algorithm_1 and algorithm_2 shard their rows over all pipeline "
       "ranks, with 3, 2 and 1 barriers; interlaced does so in 1F1B order; redistribution: fewer layers with the head"),
+  KEY(parallelism, outer_axis, one_of({"pipeline", "data"}), "",
+      "which of these two axes is the outer one: its ranks have the larger distance, and those of the inner one may be "
+      "on one host"),
   KEY(parallelism, expert_parallel_degree, degree_or_rest(), "ranks",
       "ranks over which experts are distributed; this version: 1 only"),
 };
@@ -345,56 +348,6 @@ std::vector<std::string> config_keys() {
   std::vector<std::string> names;
   for (const Key& key : config_table()) names.push_back(key.full_name());
   return names;
-}
-
-std::string normal_key(std::string_view text) {
-  std::string out(text);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
-
-const Key* find_key(std::string_view full_name) {
-  const std::string wanted = normal_key(full_name);
-  const size_t dot = wanted.find('.');
-  if (dot == std::string::npos) return nullptr;
-  const std::string_view section = std::string_view(wanted).substr(0, dot);
-  const std::string_view name = std::string_view(wanted).substr(dot + 1);
-  for (const Key& key : config_table()) {
-    if (key.section == section && key.name == name) return &key;
-  }
-  return nullptr;
-}
-
-std::vector<std::string> keys_named(std::string_view name) {
-  std::vector<std::string> names;
-  const std::string wanted = normal_key(name);
-  for (const Key& key : config_table()) {
-    if (key.name == wanted) names.push_back(key.full_name());
-  }
-  return names;
-}
-
-std::string suggest_key(std::string_view section, std::string_view name) {
-  const std::string wanted = normal_key(name);
-  const auto sections = config_sections();
-  std::string wanted_section = normal_key(section);
-  const bool known = !section_help(wanted_section).empty();
-  if (!known) wanted_section = nearest(wanted_section, sections).value_or("");
-  const std::vector<std::string> elsewhere = keys_named(name);
-  std::vector<std::string> siblings;
-  for (const Key& key : config_table()) {
-    if (key.section == wanted_section) siblings.emplace_back(key.name);
-  }
-  if (const auto sibling = nearest(wanted, siblings)) return "did you mean " + wanted_section + "." + *sibling + "?";
-  if (!elsewhere.empty()) return "did you mean " + join_or(elsewhere) + "?";
-  if (known) return "[" + wanted_section + "] has " + join(siblings, ", ");
-  return "the sections are " + join(sections, ", ");
-}
-
-std::string suggest_section(std::string_view section) {
-  const auto sections = config_sections();
-  if (const auto name = nearest(normal_key(section), sections)) return "did you mean [" + *name + "]?";
-  return "the sections are " + join(sections, ", ");
 }
 
 }  // namespace orthant

@@ -1,6 +1,8 @@
 #include "plan/collective_time.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace orthant {
 
@@ -15,20 +17,63 @@ double software_seconds(const Hardware& hardware, const Mesh& mesh) {
   return hardware.step.call_seconds + (ranks_per_core(hardware, mesh) > 1 ? hardware.step.shared_call_seconds : 0);
 }
 
-GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, int rank, const Axes& axes) {
+namespace {
+
+// The places on their hosts, from 0, that the first ranks of the groups over the axes have.
+std::vector<int64_t> places_of_first_ranks(const Mesh& mesh, int64_t per_host, const Axes& axes) {
+  std::vector<char> has_place(static_cast<size_t>(std::min<int64_t>(mesh.size(), per_host)));
+  std::vector<int64_t> places = {0};
+  has_place[0] = 1;
+  int64_t distance = 1;  // between neighbors along the axis
+  for (const Axis& axis : mesh.axes) {
+    const bool is_of_group = std::ranges::find(axes, axis.name) != axes.end();
+    // The places repeat after per_host neighbors at most.
+    const int64_t neighbors = is_of_group || distance % per_host == 0 ? 1 : std::min<int64_t>(axis.size, per_host);
+    const size_t before = places.size();
+    for (int64_t neighbor = 1; neighbor < neighbors && places.size() < has_place.size(); ++neighbor) {
+      for (size_t i = 0; i < before; ++i) {
+        const int64_t place = (places[i] + neighbor * distance) % per_host;
+        if (std::exchange(has_place[static_cast<size_t>(place)], 1) == 0) places.push_back(place);
+      }
+    }
+    distance *= axis.size;
+  }
+  return places;
+}
+
+}  // namespace
+
+GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, const Axes& axes) {
   const GroupPositions positions(mesh, axes);
-  const int first = rank - positions.rank_at(positions.of(rank)), ranks = positions.size();
-  const auto host = [&](int position) { return (first + positions.rank_at(position)) / hardware.device.per_host; };
+  const int64_t per_host = hardware.device.per_host;
+  const int ranks = positions.size();
   if (ranks == 1) return {.ranks = 1, .hosts = 1};
+  if (mesh.size() <= per_host) return {.ranks = ranks, .hosts = 1};
+  const std::vector<int64_t> places = places_of_first_ranks(mesh, per_host, axes);
   // The distance between neighbors is nowhere less than that of the first two. If it is the same everywhere, the hosts
   // are counted without a look at each rank.
-  const int distance = positions.rank_at(1);
+  const int64_t distance = positions.rank_at(1);
   if (positions.rank_at(ranks - 1) == (ranks - 1) * distance) {
-    return {.ranks = ranks, .hosts = distance < hardware.device.per_host ? host(ranks - 1) - host(0) + 1 : ranks};
+    const int64_t last = std::ranges::max(places) + (ranks - 1) * distance;
+    return {.ranks = ranks, .hosts = distance < per_host ? last / per_host + 1 : ranks};
   }
-  int64_t hosts = 1;
-  for (int position = 1; position < ranks; ++position) hosts += host(position) != host(position - 1) ? 1 : 0;
-  return {.ranks = ranks, .hosts = hosts};
+  int64_t most = 1;
+  for (const int64_t place : places) {
+    int64_t hosts = 1;
+    for (int at = 1; at < ranks; ++at) {
+      const auto host = [&](int position) { return (place + positions.rank_at(position)) / per_host; };
+      hosts += host(at) != host(at - 1) ? 1 : 0;
+    }
+    most = std::max(most, hosts);
+  }
+  return {.ranks = ranks, .hosts = most};
+}
+
+bool are_on_same_hosts(const Mesh& mesh, const Hardware& hardware, const std::string& axis, int a, int b) {
+  const int64_t per_host = hardware.device.per_host;
+  const int64_t first = mesh.rank_at(0, axis, std::min(a, b)), last = mesh.rank_at(0, axis, std::max(a, b));
+  return std::ranges::all_of(places_of_first_ranks(mesh, per_host, {axis}),
+                             [&](int64_t place) { return (place + first) / per_host == (place + last) / per_host; });
 }
 
 namespace {
@@ -45,12 +90,12 @@ double timed_bytes(CollectiveKind kind, const Hardware& hardware, int64_t ranks,
 
 }  // namespace
 
-double collective_seconds(const Mesh& mesh, const Hardware& hardware, int rank, CollectiveKind kind, const Axes& axes,
+double collective_seconds(const Mesh& mesh, const Hardware& hardware, CollectiveKind kind, const Axes& axes,
                           int64_t calls, const Moved& bytes, Waiting waiting) {
   if (calls == 0 || mesh.group_size(axes) == 1) return 0;
   const auto count = static_cast<double>(calls);
   const double timed = timed_bytes(kind, hardware, mesh.group_size(axes), bytes);
-  double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, rank, axes), timed / count);
+  double each = collective_seconds(hardware, kind, group_on_hosts(mesh, hardware, axes), timed / count);
   if (waiting == Waiting::alone) each += software_seconds(hardware, mesh);
   return count * each;
 }

@@ -64,7 +64,7 @@ double PassTimer::product(ProductKind kind, int64_t m, int64_t k, int64_t n) con
 double PassTimer::seconds_of(const Messages& m) const {
   if (sharding_.mesh.axis_size(m.axis) == 1) return 0;
   const Waiting waiting = travels_with_others(m) ? Waiting::during_other_work : Waiting::alone;
-  return collective_seconds(sharding_.mesh, hardware_, rank_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
+  return collective_seconds(sharding_.mesh, hardware_, kind_of(m), {m.axis}, m.calls, m.bytes, waiting) +
          hardware_.step.message_traffic * static_cast<double>(m.bytes.larger()) /
              (hardware_.memory.bytes_per_s * hardware_.memory.share);
 }
@@ -308,7 +308,7 @@ std::map<ActionKind, double> PassTimer::barriers() const {
       const CollectiveKind kind = kind_of(m);
       const Moved bytes = {m.bytes.sent / m.calls, m.bytes.received / m.calls};
       const double one =
-          collective_seconds(sharding_.mesh, hardware_, rank_, kind, {kPipeline}, 1, bytes, Waiting::during_other_work);
+          collective_seconds(sharding_.mesh, hardware_, kind, {kPipeline}, 1, bytes, Waiting::during_other_work);
       seconds[kind] = std::max(seconds[kind], one);
     }
   }
@@ -319,11 +319,8 @@ std::map<ActionKind, double> PassTimer::barriers() const {
 }
 
 double PassTimer::message(int from_pipeline_rank, int to_pipeline_rank) const {
-  const auto host = [&](int pipeline_rank) {
-    return sharding_.mesh.rank_at(rank_, kPipeline, pipeline_rank) / hardware_.device.per_host;
-  };
-  const auto bytes = static_cast<double>(sharding_.stream_bytes(rank_, sequences_));
-  return message_seconds(hardware_, host(from_pipeline_rank) == host(to_pipeline_rank), bytes);
+  const bool same_host = are_on_same_hosts(sharding_.mesh, hardware_, kPipeline, from_pipeline_rank, to_pipeline_rank);
+  return message_seconds(hardware_, same_host, static_cast<double>(sharding_.stream_bytes(rank_, sequences_)));
 }
 
 namespace {

@@ -117,6 +117,8 @@ std::string Sharding::mesh_text() const {
     if (size > 1) parts.push_back(fmt::format("{} {}", axis.name, size));
     if (axis.name == kData && copies > 1) parts.back() += fmt::format(" ({} copies of {} ranks)", copies, axis.size);
   }
+  const bool data_is_outermost = config.parallelism.outer_axis == "data" && data > 1 && mesh.axis_size(kPipeline) > 1;
+  if (data_is_outermost) parts.emplace_back("data outermost");
   return parts.empty() ? "1 rank" : join(parts, ", ");
 }
 

@@ -17,25 +17,24 @@ namespace {
 // The rank that stands for all ranks with this pipeline coordinate.
 int representative(const Mesh& mesh, int pipeline_rank) { return mesh.rank_at(0, kPipeline, pipeline_rank); }
 
-double bucket_seconds(const ParameterPlacement& plan, int rank, CollectiveKind kind, const GradientBucket& bucket,
+double bucket_seconds(const ParameterPlacement& plan, CollectiveKind kind, const GradientBucket& bucket,
                       const Moved& bytes) {
-  return collective_seconds(plan.mesh, *plan.facts.hardware, rank, kind, bucket.axes, 1, bytes);
+  return collective_seconds(plan.mesh, *plan.facts.hardware, kind, bucket.axes, 1, bytes);
 }
 
 double reduction_seconds(const ParameterPlacement& plan, int rank, const GradientBucket& bucket) {
   if (bucket.elements.size() == 0 || plan.mesh.group_size(bucket.axes) == 1) return 0;
   const int master = master_bytes(plan.config);
   if (!plan.shards_optimizer()) {
-    return bucket_seconds(plan, rank, CollectiveKind::all_reduce, bucket,
-                          reduction_bytes(plan.mesh, bucket, master, rank));
+    return bucket_seconds(plan, CollectiveKind::all_reduce, bucket, reduction_bytes(plan.mesh, bucket, master, rank));
   }
-  return bucket_seconds(plan, rank, CollectiveKind::reduce_scatter, bucket,
+  return bucket_seconds(plan, CollectiveKind::reduce_scatter, bucket,
                         reduce_scatter_bytes(plan.mesh, bucket, master, rank));
 }
 
 double gather_seconds(const ParameterPlacement& plan, int rank, const GradientBucket& bucket) {
   if (bucket.elements.size() == 0 || plan.mesh.group_size(bucket.axes) == 1) return 0;
-  return bucket_seconds(plan, rank, CollectiveKind::all_gather, bucket,
+  return bucket_seconds(plan, CollectiveKind::all_gather, bucket,
                         all_gather_bytes(plan.mesh, bucket, dtype_bytes(plan.config.training.dtype), rank));
 }
 
@@ -86,7 +85,7 @@ double statistics_seconds(const ParameterPlacement& plan) {
   const Moved bytes = kind == CollectiveKind::all_reduce_by_tree
                           ? Moved{StepSignals::kBytes, StepSignals::kBytes}
                           : reduction_bytes(plan.mesh, {{0, StepSignals::kElements}, {}, axes}, sizeof(double), 0);
-  return collective_seconds(plan.mesh, *plan.facts.hardware, 0, kind, axes, 1, bytes);
+  return collective_seconds(plan.mesh, *plan.facts.hardware, kind, axes, 1, bytes);
 }
 
 // Returns the seconds after the update in which the rank gathers the weights that no Action gathers.
@@ -110,7 +109,7 @@ double copy_seconds(const ParameterPlacement& plan, const ParameterShard& held, 
     const Range chunk = bucket.chunk(plan.mesh.group_index(rank, bucket.axes));
     if (chunk.size() == 0) continue;
     const Moved bytes = reduction_bytes(plan.mesh, {{0, chunk.size()}, {}, axes}, master_bytes(plan.config), rank);
-    seconds += collective_seconds(plan.mesh, *plan.facts.hardware, rank, CollectiveKind::all_reduce, axes, 1, bytes);
+    seconds += collective_seconds(plan.mesh, *plan.facts.hardware, CollectiveKind::all_reduce, axes, 1, bytes);
   }
   return seconds;
 }
@@ -155,17 +154,14 @@ TimeParts parts_of_row(const ParameterPlacement& plan, int pipeline_rank) {
   return sum;
 }
 
-// The number of ranks of each pipeline rank on a host, for every kind of host. Pipeline ranks are blocks of consecutive
-// ranks, because the pipeline is the outermost axis.
+// The number of ranks of each pipeline rank on a host, for every kind of host.
 std::set<std::vector<int64_t>> ranks_of_rows(const Mesh& mesh, int64_t per_host) {
-  const int64_t ranks = mesh.size(), rows = mesh.axis_size(kPipeline), of_row = ranks / rows;
+  const GroupPositions pipeline(mesh, kOverPipeline);
   std::set<std::vector<int64_t>> hosts;
-  for (int64_t first = 0; first < ranks; first += per_host) {
-    std::vector<int64_t> host;
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t end = std::min(first + per_host, (row + 1) * of_row);
-      host.push_back(std::max<int64_t>(0, end - std::max(first, row * of_row)));
-    }
+  for (int64_t first = 0; first < mesh.size(); first += per_host) {
+    std::vector<int64_t> host(static_cast<size_t>(pipeline.size()));
+    const int64_t end = std::min<int64_t>(first + per_host, mesh.size());
+    for (int64_t rank = first; rank < end; ++rank) ++host[static_cast<size_t>(pipeline.of(static_cast<int>(rank)))];
     hosts.insert(std::move(host));
   }
   return hosts;
@@ -175,7 +171,7 @@ std::set<std::vector<int64_t>> ranks_of_rows(const Mesh& mesh, int64_t per_host)
 void share_cores(const ParameterPlacement& plan, const Timeline& timeline, double last_pass, StepTime& time) {
   const DeviceTable& device = plan.facts.hardware->device;
   if (device.shared_cores == 0) return;
-  const bool crosses_hosts = group_on_hosts(plan.mesh, *plan.facts.hardware, 0, plan.gradient_axes).hosts > 1;
+  const bool crosses_hosts = group_on_hosts(plan.mesh, *plan.facts.hardware, plan.gradient_axes).hosts > 1;
   const Collectives collectives = crosses_hosts ? Collectives::waiting_for_link : Collectives::copying;
   double until_last_pass = last_pass, whole = timeline.makespan;
   for (const std::vector<int64_t>& host : ranks_of_rows(plan.mesh, device.per_host)) {

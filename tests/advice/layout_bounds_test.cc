@@ -122,6 +122,7 @@ TEST(LayoutBounds, AreBoundsOfOtherMeshes) {
        std::vector<Case>{{8, {"parallelism.data_parallel_replicate_degree=2"}},
                          {8, {"parallelism.data_parallel_replicate_degree=2", "parallelism.tensor_parallel_degree=2"}},
                          {8, {"parallelism.pipeline_parallel_degree=2", "parallelism.context_parallel_ring=2"}},
+                         {8, {"parallelism.pipeline_parallel_degree=2", "parallelism.outer_axis=data"}},
                          {128,
                           {"parallelism.pipeline_parallel_degree=2", "parallelism.vocabulary_parallel=algorithm_1",
                            "model.vocab_size=256000", "model.hidden_size=512", "model.intermediate_size=1536",

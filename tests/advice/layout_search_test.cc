@@ -2,6 +2,7 @@
 // how much memory is needed where nothing fits. Control: on other hardware another layout wins.
 #include "advice/layout_search.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -290,6 +291,32 @@ TEST(LayoutSearch, ChoosesTensorMeshesByHosts) {
   const RunFacts without{.ranks = 64, .vocab_size = 257};
   EXPECT_LE(seconds(with_chosen_tensor_plan(any, facts)), given);
   EXPECT_GT(seconds(with_chosen_tensor_plan(any, without)), seconds(with_chosen_tensor_plan(any, facts)));
+}
+
+// On hosts of two ranks with slow links between them, the search keeps pipelines in a host if their messages take
+// longest, and gradients if these do. The best of both orders is as fast as the faster one planned alone.
+TEST(LayoutSearch, OrdersAxesOverHosts) {
+  Hardware hosts = h100_of(80);
+  hosts.device.per_host = 2, hosts.between_hosts.bytes_per_s = 2e9;
+  const RunFacts facts = facts_on(hosts, 4);
+  for (const auto& [seq_len, layers, best] : {std::tuple{16384, 2, "data"}, {512, 16, "pipeline"}}) {
+    const Words words = {"parallelism.pipeline_parallel_degree=2", "parallelism.data_parallel_degree=2",
+                         "model.max_position_embeddings=16384", fmt::format("training.seq_len={}", seq_len),
+                         fmt::format("model.num_hidden_layers={}", layers)};
+    const FoundLayout found = search_layouts(config_of(4, words), facts).fitting.front();
+    EXPECT_EQ(found.config.parallelism.outer_axis, best) << found.name;
+    for (const char* other : {"pipeline", "data"}) {
+      Config config = found.config;
+      config.parallelism.outer_axis = other;
+      const double seconds = make_plan(config, facts).step_time->seconds;
+      EXPECT_TRUE(other == std::string(best) ? seconds == found.time.seconds : seconds > found.time.seconds) << other;
+    }
+    Words given = words;
+    given.push_back(fmt::format("parallelism.outer_axis={}", best == std::string("data") ? "pipeline" : "data"));
+    for (const FoundLayout& of_given : search_layouts(config_of(4, given), facts).fitting) {
+      EXPECT_NE(of_given.config.parallelism.outer_axis, best);
+    }
+  }
 }
 
 // "auto" takes a mesh that fits the devices, and without one that which needs least memory. Control: larger devices get

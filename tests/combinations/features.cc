@@ -66,7 +66,9 @@ std::vector<Feature> make_features() {
   const std::string summaries = "model.linformer_length=5", masked = "model.objective=masked";
   return {
       {"data",
-       {{"data 2", {parallel("data_parallel_degree", "2")}}, {"data 3", {parallel("data_parallel_degree", "3")}}}},
+       {{"data 2", {parallel("data_parallel_degree", "2")}},
+        {"data 3", {parallel("data_parallel_degree", "3")}},
+        {"data 2, outermost", {parallel("data_parallel_degree", "2"), parallel("outer_axis", "data")}}}},
       {"ZeRO",
        {{"ZeRO 1", {parallel("zero_stage", "1")}},
         {"ZeRO 2", {parallel("zero_stage", "2")}},

@@ -11,7 +11,7 @@ TEST(CollectiveTime, IsThatOfTheLargerDirection) {
   const Axes axes = {"data"};
   Hardware hardware = load_hardware("h100-8x");
   const auto seconds = [&](CollectiveKind kind, const Moved& bytes) {
-    return collective_seconds(mesh, hardware, 0, kind, axes, 1, bytes);
+    return collective_seconds(mesh, hardware, kind, axes, 1, bytes);
   };
   using enum CollectiveKind;
   for (const CollectiveKind kind : {all_gather, reduce_scatter, all_to_all, broadcast}) {

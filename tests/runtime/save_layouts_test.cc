@@ -76,6 +76,7 @@ std::vector<TensorCut> layouts() {
                                 with_zero(grid(2, 2, 1, {}, 2), 3),
                                 {2, pipeline("1f1b", 2)},
                                 with_zero({4, pipeline("zb_v", 2, {"parallelism.data_parallel_degree=2"})}, 1),
+                                with_zero({4, pipeline("1f1b", 2, {p("outer_axis=data")})}, 2),
                                 one_dimension(2, pipeline("1f1b", 2), 2),
                                 {2, cut("algorithm_2", "1f1b", 2, {})}};
   for (TensorCut& layout : all) layout.keys.insert(layout.keys.end(), kBatch.begin(), kBatch.end());
