@@ -18,12 +18,15 @@
 namespace orthant {
 namespace {
 
-// Plans the changed run. Returns nothing if planning refuses it. `change` begins the text of the change.
+// Plans the changed run. Returns nothing if planning refuses it, or if the step takes limit_s seconds or more. `change`
+// begins the text of the change.
 std::optional<Alternative> plan_other(const Plan& from, const Config& config, const RunFacts& facts, std::string remark,
-                                      const std::string& change = "") {
+                                      const std::string& change = "", double limit_s = INFINITY) {
   try {
     check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
-    const Plan plan = make_plan(config, facts);
+    const std::optional<Plan> planned = make_plan_below(config, facts, limit_s);
+    if (!planned) return {};
+    const Plan& plan = *planned;
     std::string text = change;
     if (const std::string settings = changed_settings(from.given, config); !settings.empty()) {
       text += (text.empty() ? "" : " ") + settings;
@@ -103,8 +106,8 @@ std::string changed_settings(const Config& before, const Config& after) {
   return shell_quoted(settings);
 }
 
-std::optional<Alternative> plan_change(const Plan& plan, const Config& config) {
-  return plan_other(plan, config, plan.facts, "");
+std::optional<Alternative> plan_change(const Plan& plan, const Config& config, double limit_s) {
+  return plan_other(plan, config, plan.facts, "", "", limit_s);
 }
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {

@@ -2,6 +2,7 @@
 // mesh, the placement of the vocabulary or the number of ranks.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,8 +35,9 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
 /// Names the keys in which two run files differ, with the values of the second, as the words of a command line.
 std::string changed_settings(const Config& before, const Config& after);
 
-/// Plans the run with these settings, those of a run file. Returns nothing if planning refuses them.
-std::optional<Alternative> plan_change(const Plan& plan, const Config& config);
+/// Plans the run with these settings, those of a run file. Returns nothing if planning refuses them, or if the step
+/// takes limit_s seconds or more.
+std::optional<Alternative> plan_change(const Plan& plan, const Config& config, double limit_s = INFINITY);
 
 /// Returns the alternatives: the plan with recomputation of no block or of all, half the largest microbatch, bfloat16,
 /// the optimizer's state sharded or not, zero_reshard = microbatch, offloading, a sharded vocabulary, half of the data

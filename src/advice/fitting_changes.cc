@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "advice/fit.h"
 #include "advice/recomputation_choices.h"
@@ -16,18 +18,18 @@
 namespace orthant {
 namespace {
 
+// The plans that fitting_changes() and fastest_that_fits() look at.
 class FittingChanges {
  public:
-  explicit FittingChanges(const Plan& plan) : plan_(plan) {
+  explicit FittingChanges(const Plan& plan)
+      : plan_(plan), recomputations_(recomputation_choices(plan)), zero_(zero_choices(plan)) {
     add_recomputation();
     for (Alternative& other : alternatives_to(plan)) {
       const bool can_be_followed = !other.offloads || offloads(plan.config);
       if (other.fits && can_be_followed) found_.push_back(std::move(other));
     }
-    for (const ZeroChoice& other : zero_choices(plan)) {
-      Config config = plan.given;
-      set_zero(config.parallelism, other.stage, other.reshard.value_or(Reshard::step));
-      add(changed_settings(plan.given, config), other, other.step_seconds);
+    for (const ZeroChoice& other : zero_) {
+      add(changed_settings(plan.given, with_stage(other)), other, other.step_seconds);
     }
     for (const TensorChoice& other : tensor_choices(plan)) {
       add(changed_settings(plan.given, with_tensor_plan(plan.given, other.tensor)), other, other.step_seconds);
@@ -38,6 +40,19 @@ class FittingChanges {
     for (const VocabularyChoice& other : vocabulary_choices(plan)) add_named("parallelism.vocabulary_parallel", other);
   }
 
+  // Adds the stages of ZeRO with the sets of recomputed operations, as far as they may be the fastest that fits. A
+  // stage that does not fit if every block recomputes fits with no other set.
+  void add_stages_that_recompute() {
+    for (const ZeroChoice& zero : zero_) {
+      if (!plan_with(zero, {.mode = "full"})) continue;
+      for (const RecomputationChoice& recompute : recomputations_) plan_with(zero, recompute.setting);
+    }
+  }
+
+  const Alternative* fastest() const {
+    const auto found = std::ranges::min_element(found_, {}, &Alternative::step_seconds);
+    return found == found_.end() ? nullptr : &*found;
+  }
   std::vector<Alternative> all() { return std::move(found_); }
 
  private:
@@ -53,15 +68,31 @@ class FittingChanges {
     add(fmt::format("{}={}{}", key, choice.name, otherwise), choice, plan_.step_time ? choice.step : 0);
   }
   void add_recomputation() {
-    const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan_);
-    const RecomputationChoice* const best = cheapest(recomputations, plan_);
+    const RecomputationChoice* const best = cheapest(recomputations_, plan_);
     if (best == nullptr || best->setting.mode != "selective") return;
     Config other = plan_.given;
     other.activation_checkpoint = best->setting;
     add(changed_settings(plan_.given, other), *best, best->step_seconds);
   }
+  Config with_stage(const ZeroChoice& zero) const {
+    Config config = plan_.given;
+    set_zero(config.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
+    return config;
+  }
+  // Returns false if the run does not fit. It is added if it fits and is the fastest.
+  bool plan_with(const ZeroChoice& zero, ActivationCheckpointConfig recomputation) {
+    recomputation.offload = plan_.given.activation_checkpoint.offload;
+    Config config = with_stage(zero);
+    config.activation_checkpoint = std::move(recomputation);
+    const Alternative* const best = fastest();
+    const std::optional<Alternative> planned = plan_change(plan_, config, best ? best->step_seconds : INFINITY);
+    if (planned && planned->fits) found_.push_back(*planned);
+    return !planned || planned->fits;
+  }
 
   const Plan& plan_;
+  const std::vector<RecomputationChoice> recomputations_;
+  const std::vector<ZeroChoice> zero_;
   std::vector<Alternative> found_;
 };
 
@@ -71,19 +102,10 @@ std::vector<Alternative> fitting_changes(const Plan& plan) { return FittingChang
 
 std::optional<Alternative> fastest_that_fits(const Plan& plan) {
   if (fit_of(plan).fits()) return {};
-  std::vector<Alternative> changes = fitting_changes(plan);
-  const std::vector<RecomputationChoice> recomputations = recomputation_choices(plan);
-  for (const ZeroChoice& zero : zero_choices(plan)) {
-    for (const RecomputationChoice& recompute : recomputations) {
-      Config other = plan.given;
-      set_zero(other.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
-      other.activation_checkpoint = recompute.setting;
-      std::optional<Alternative> planned = plan_change(plan, other);
-      if (planned && planned->fits) changes.push_back(std::move(*planned));
-    }
-  }
-  if (changes.empty()) return combined_change(plan);
-  return *std::ranges::min_element(changes, {}, &Alternative::step_seconds);
+  FittingChanges changes(plan);
+  changes.add_stages_that_recompute();
+  if (const Alternative* const fastest = changes.fastest()) return *fastest;
+  return combined_change(plan);
 }
 
 }  // namespace orthant

@@ -148,6 +148,8 @@ FoundLayout LayoutPlanner::layout_of(const Plan& plan) const {
                     .fits_device = plan.largest_memory_bytes() <= *most_tensor_bytes_of_device(plan)};
   const bool is_1d = plan.tensor.columns > 1 && plan.tensor.stream != StreamSharding::width;
   if (is_1d && !plan.config.parallelism.tensor_parallel_sequence) found.name += "; no sequence parallelism";
+  const std::string& placement = plan.config.parallelism.context_parallel_placement;
+  if (placement != ParallelismConfig().context_parallel_placement) found.name += "; placement " + placement;
   if (plan.schedule.rows.size() > 1) found.name += "; " + schedule_text(plan.config);
   if (const std::string text = recomputation_text(plan.config); !text.empty()) found.name += "; " + text;
   Config base = base_;

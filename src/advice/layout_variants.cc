@@ -118,6 +118,15 @@ std::vector<Config> LayoutVariants::axis_orders(const Config& config) const {
   return {other};
 }
 
+std::vector<Config> LayoutVariants::token_placements(const Config& config) const {
+  const ParallelismConfig& p = config.parallelism;
+  const bool has_blocks = p.context_parallel_ring > 1 && p.context_parallel_attention == "ring_attention";
+  if (!has_blocks || base_.is_set("parallelism.context_parallel_placement")) return {};
+  Config other = config;
+  other.parallelism.context_parallel_placement = "stripe";
+  return {other};
+}
+
 std::vector<Config> LayoutVariants::copies(const Config& config) const {
   const auto& p = config.parallelism;
   std::vector<Config> all;

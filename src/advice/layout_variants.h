@@ -31,6 +31,8 @@ class LayoutVariants {
   std::vector<Config> pipelines(const Config& config) const;
   /// A pipeline over several hosts with the data axis as the outer one, or none if the user has set the outer axis.
   std::vector<Config> axis_orders(const Config& config) const;
+  /// Ring attention with the other placement that balances a causal mask, or none if the user has set the placement.
+  std::vector<Config> token_placements(const Config& config) const;
   /// A layout with every other number of copies of the states that ZeRO shards.
   std::vector<Config> copies(const Config& config) const;
   /// A layout that recomputes other operations than recomputations() lists, or those of every second layer.

@@ -26,9 +26,9 @@ std::vector<std::string> OptimizerSpec::state_names() const {
   return names;
 }
 
-std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config) {
-  std::vector<StateTensor> momentum;
-  if (config.momentum > 0) momentum = {{"momentum_buffer"}};
+namespace {
+
+std::vector<OptimizerSpec> specs_with(const std::vector<StateTensor>& momentum) {
   return {{.name = "adamw",
            .torch_class = "AdamW",
            .settings = {"beta1", "beta2", "eps"},
@@ -42,8 +42,15 @@ std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config) {
                      {"exp_avg_sq", StateScope::other_parameters}}}};
 }
 
-OptimizerSpec optimizer_spec(const OptimizerConfig& config) {
-  const auto specs = optimizer_specs(config);
+}  // namespace
+
+const std::vector<OptimizerSpec>& optimizer_specs(const OptimizerConfig& config) {
+  static const std::vector<OptimizerSpec> with_momentum = specs_with({{"momentum_buffer"}}), without = specs_with({});
+  return config.momentum > 0 ? with_momentum : without;
+}
+
+const OptimizerSpec& optimizer_spec(const OptimizerConfig& config) {
+  const auto& specs = optimizer_specs(config);
   const auto found = std::ranges::find(specs, config.name, &OptimizerSpec::name);
   ORTHANT_CHECK(found != specs.end(), config.name);
   return *found;

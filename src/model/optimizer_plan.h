@@ -48,9 +48,9 @@ struct OptimizerSpec {
 };
 
 /// All optimizers, each with the state that it keeps under these settings.
-std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
+const std::vector<OptimizerSpec>& optimizer_specs(const OptimizerConfig& config);
 /// The optimizer that the settings name.
-OptimizerSpec optimizer_spec(const OptimizerConfig& config);
+const OptimizerSpec& optimizer_spec(const OptimizerConfig& config);
 /// Bytes of all state tensors for one element of the parameter, whose master weight takes `master_bytes`.
 int64_t state_bytes(const OptimizerConfig& config, const ParameterInfo& parameter, int master_bytes);
 /// True if the update of each element reads the gradients of all elements. ZeRO then does not divide the parameter: one

@@ -79,6 +79,25 @@ TEST(LayoutVariants, KeepTheKeysOfTheUser) {
   variants_of("activation_checkpoint.layers=3", [](const Config& c) { return c.activation_checkpoint.layers == 3; });
 }
 
+// A ring is tried with stripes, unless the user has set the placement or the attention has no blocks.
+TEST(LayoutVariants, TryTheOtherPlacementOfTokens) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const auto tried = [&](const Words& words) {
+    const Config config = config_of(8, words);
+    std::vector<std::string> placements;
+    for (const Config& other : LayoutVariants(config, facts).token_placements(config)) {
+      EXPECT_NO_THROW(make_plan(other, facts));
+      placements.push_back(other.parallelism.context_parallel_placement);
+    }
+    return placements;
+  };
+  const std::string ring = "parallelism.context_parallel_ring=4";
+  EXPECT_EQ(tried({ring}), (std::vector<std::string>{"stripe"}));
+  EXPECT_TRUE(tried({}).empty());
+  EXPECT_TRUE(tried({ring, "parallelism.context_parallel_placement=zigzag"}).empty());
+  EXPECT_TRUE(tried({ring, "parallelism.context_parallel_attention=ring_self_attention"}).empty());
+}
+
 // Ranks along depth hold the same weights, so that ZeRO can shard the states over them. Rows and columns do not.
 TEST(LayoutVariants, ShardStatesOverDepth) {
   const RunFacts facts = facts_on(h100_of(80), 8);
