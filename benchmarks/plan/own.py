@@ -35,7 +35,7 @@ SHORT = {"zero": "zero_stage", "reshard": "zero_reshard", "tensor": "tensor_para
          "kind": "tensor_parallel_kind", "mesh": "tensor_parallel_mesh", "product": "tensor_parallel_product",
          "ulysses": "context_parallel_ulysses", "ring": "context_parallel_ring",
          "pipeline": "pipeline_parallel_degree", "data": "data_parallel_degree", "schedule": "pipeline_parallel_schedule",
-         "vocabulary": "vocabulary_parallel"}
+         "vocabulary": "vocabulary_parallel", "outer": "outer_axis"}
 # Ranks, and settings of [parallelism] by the short names above or by their full keys.
 LAYOUTS = [
     (2, ""), (2, "local=4"), (2, "zero=1"), (2, "zero=2"), (2, "zero=3"), (2, "zero=3 reshard=microbatch"),
@@ -51,7 +51,7 @@ LAYOUTS = [
     (4, "ring=2 zero=1"), (4, "pipeline=4 schedule=zb_h1"), (8, ""), (8, "zero=3"), (8, "tensor=2"),
     (8, "kind=2.5d mesh=2,2,2"), (8, "pipeline=4"), (8, "pipeline=2 tensor=2 zero=1")]
 ON_HOSTS = [(2, ""), (2, "zero=1"), (2, "pipeline=2"), (2, "ulysses=2"), (4, ""), (4, "tensor=2"), (4, "pipeline=2"),
-            (4, "pipeline=2 tensor=2"), (4, "zero=3")]
+            (4, "pipeline=2 outer=data"), (4, "pipeline=2 tensor=2"), (4, "zero=3")]
 SEARCHES = [(2, ""), (2, "seq=512 batch=2"), (2, "batch=16"), (2, "dtype=bfloat16"), (2, "vocab=8192"), (2, "layers=4"),
             (4, ""), (4, "seq=512 batch=2"), (4, "hidden=128"), (4, "batch=16")]
 FULL = {"local": "training.local_batch_size", "seq": "training.seq_len", "batch": "training.global_batch_size",
