@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "advice/fit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -73,12 +72,11 @@ int64_t largest_microbatch(const Plan& plan) {
 }  // namespace
 
 Alternative alternative(std::string change, const Plan& plan) {
-  return {.change = std::move(change),
-          .memory_bytes = plan.largest_memory_bytes(),
-          .communication_bytes = plan.largest_communication_bytes(),
-          .step_seconds = plan.step_time ? plan.step_time->seconds : 0,
-          .fits = fit_of(plan).fits(),
-          .offloads = offloads(plan.config)};
+  Alternative other;
+  set_costs(other, plan);
+  other.change = std::move(change);
+  other.offloads = offloads(plan.config);
+  return other;
 }
 
 std::string alternatives_table(const Plan& plan, const std::string& heading,
@@ -89,7 +87,7 @@ std::string alternatives_table(const Plan& plan, const std::string& heading,
     std::erase(remarks, "");
     rows.push_back({other.change, precise_seconds(other.step_seconds),
                     format_bytes(static_cast<double>(other.memory_bytes)),
-                    format_bytes(static_cast<double>(other.communication_bytes)), join(remarks, ", ")});
+                    format_bytes(static_cast<double>(other.sent_bytes)), join(remarks, ", ")});
   }
   if (!plan.step_time) {
     for (auto& row : rows) row.erase(row.begin() + 1);
@@ -113,7 +111,7 @@ std::optional<Alternative> plan_change(const Plan& plan, const Config& config, d
 std::vector<Alternative> alternatives_to(const Plan& plan) {
   std::vector<Alternative> found;
   const auto costs = [](const Alternative& one) {
-    return std::tuple(one.memory_bytes, one.communication_bytes, one.step_seconds);
+    return std::tuple(one.memory_bytes, one.sent_bytes, one.step_seconds);
   };
   const auto add_planned = [&, own = costs(alternative("", plan))](Alternative other) {
     if (costs(other) != own) found.push_back(std::move(other));

@@ -8,20 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "advice/compared_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// The same run with other settings.
-struct Alternative {
-  std::string change;                // settings as on a command line, "training.dtype=bfloat16", or a layout's name
-  int64_t memory_bytes = 0;          // of the rank that needs most
-  int64_t communication_bytes = 0;   // sent per step by the busiest rank
-  double step_seconds = 0;           // 0 if the hardware is not known
-  bool fits = false;                 // the device, and run.memory_gib_per_rank
-  bool offloads = false;             // which is only planned
-  std::string remark;                // its main cost or effect; may be empty
-  std::string refusal;               // why it is illegal; empty if it is legal
+struct Alternative : ComparedPlan {
+  std::string change;     // settings as on a command line, "training.dtype=bfloat16", or a layout's name
+  bool offloads = false;  // which is only planned
+  std::string remark;     // its main cost or effect; may be empty
 };
 
 /// Returns the costs of the plan, with this text as its change.

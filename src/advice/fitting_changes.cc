@@ -29,10 +29,10 @@ class FittingChanges {
       if (other.fits && can_be_followed) found_.push_back(std::move(other));
     }
     for (const ZeroChoice& other : zero_) {
-      add(changed_settings(plan.given, with_stage(other)), other, other.step_seconds);
+      add(changed_settings(plan.given, with_stage(other)), other);
     }
     for (const TensorChoice& other : tensor_choices(plan)) {
-      add(changed_settings(plan.given, with_tensor_plan(plan.given, other.tensor)), other, other.step_seconds);
+      add(changed_settings(plan.given, with_tensor_plan(plan.given, other.tensor)), other);
     }
     for (const ScheduleChoice& other : schedule_choices(plan)) {
       add_named("parallelism.pipeline_parallel_schedule", other);
@@ -56,23 +56,21 @@ class FittingChanges {
   std::vector<Alternative> all() { return std::move(found_); }
 
  private:
-  template <class Choice>
-  void add(const std::string& change, const Choice& choice, double step_seconds) {
+  void add(const std::string& change, const ComparedPlan& choice) {
     if (!choice.fits || choice.chosen || std::ranges::count(found_, change, &Alternative::change) > 0) return;
-    found_.push_back(
-        {.change = change, .memory_bytes = choice.memory_bytes, .step_seconds = step_seconds, .fits = true});
+    found_.push_back({choice, change});
   }
   template <class Choice>
   void add_named(const char* key, const Choice& choice) {
     const std::string otherwise = choice.otherwise.empty() ? "" : " " + choice.otherwise;
-    add(fmt::format("{}={}{}", key, choice.name, otherwise), choice, plan_.step_time ? choice.step : 0);
+    add(fmt::format("{}={}{}", key, choice.name, otherwise), choice);
   }
   void add_recomputation() {
-    const RecomputationChoice* const best = cheapest(recomputations_, plan_);
+    const RecomputationChoice* const best = recommended(recomputations_, plan_);
     if (best == nullptr || best->setting.mode != "selective") return;
     Config other = plan_.given;
     other.activation_checkpoint = best->setting;
-    add(changed_settings(plan_.given, other), *best, best->step_seconds);
+    add(changed_settings(plan_.given, other), *best);
   }
   Config with_stage(const ZeroChoice& zero) const {
     Config config = plan_.given;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "advice/fit.h"
 #include "advice/zero_choices.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -50,7 +49,8 @@ class Layouts {
     for (const Key& key : config_table()) {
       if (value_text(key, config) != value_text(key, plan_.config)) config.origins[key.full_name()] = "this layout";
     }
-    Alternative layout{.change = name};
+    Alternative layout;
+    layout.change = name;
     try {
       check_config(config, {.only_plans = true, .nccl = true, .no_ucx = {}});
       const Plan other = make_plan(config, plan_.facts);
@@ -115,9 +115,9 @@ std::string explain_layouts(const Plan& plan) {
   layouts.front().remark = "as planned";
   std::string refused;
   for (const Alternative& layout : layouts) {
-    if (!layout.refusal.empty()) refused += fmt::format("  {} is left out: {}\n", layout.change, layout.refusal);
+    if (!layout.is_legal()) refused += fmt::format("  {} is left out: {}\n", layout.change, layout.refusal);
   }
-  std::erase_if(layouts, [](const Alternative& layout) { return !layout.refusal.empty(); });
+  std::erase_if(layouts, [](const Alternative& layout) { return !layout.is_legal(); });
   const bool all_fit = std::ranges::all_of(layouts, [](const Alternative& one) { return one.fits; });
   // Marks the least of those that fit.
   const auto mark = [&](const std::string& text, auto value) {
@@ -130,7 +130,7 @@ std::string explain_layouts(const Plan& plan) {
     least->remark += (least->remark.empty() ? "" : ", ") + text + (all_fit ? " of these" : " of these that fit");
   };
   if (plan.step_time) mark("fastest", [](const Alternative& layout) { return layout.step_seconds; });
-  mark("sends least", [](const Alternative& layout) { return layout.communication_bytes; });
+  mark("sends least", [](const Alternative& layout) { return layout.sent_bytes; });
   mark("holds least", [](const Alternative& layout) { return layout.memory_bytes; });
   return alternatives_table(plan, "layout", layouts) + refused;
 }

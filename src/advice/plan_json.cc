@@ -30,15 +30,14 @@ Json memory_json(const MemoryBytes& m) {
 }
 
 // Returns a cost of a choice; null if the choice is refused.
-template <class Choice, class Number>
-Json cost(const Choice& choice, Number number) {
-  return choice.refusal.empty() ? Json(number) : Json();
+template <class Number>
+Json cost(const ComparedPlan& choice, Number number) {
+  return choice.is_legal() ? Json(number) : Json();
 }
 
 // Returns the step time of a choice; null if the choice is refused, or if the hardware is not known.
-template <class Choice>
-Json step_seconds(const Choice& choice) {
-  return choice.refusal.empty() && choice.step_seconds > 0 ? Json(choice.step_seconds) : Json();
+Json step_seconds(const ComparedPlan& choice) {
+  return choice.is_legal() && choice.step_seconds > 0 ? Json(choice.step_seconds) : Json();
 }
 
 // Adds one entry for each rank, in contrast to add_classes().
@@ -180,7 +179,7 @@ void add_zero_choices(Json& out, const Plan& plan) {
                                    {"zero_reshard", choice.reshard_name()},
                                    {"state_bytes", cost(choice, choice.state_bytes)},
                                    {"memory_bytes", cost(choice, choice.memory_bytes)},
-                                   {"parameter_bytes_sent", cost(choice, choice.sent_bytes)},
+                                   {"parameter_bytes_sent", cost(choice, choice.parameter_bytes_sent)},
                                    {"step_seconds", step_seconds(choice)},
                                    {"fits", cost(choice, choice.fits)},
                                    {"refusal", choice.refusal},
@@ -191,7 +190,7 @@ void add_zero_choices(Json& out, const Plan& plan) {
 void add_recomputation_choices(Json& out, const Plan& plan) {
   out["recomputation_choices"] = Json::array();
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
-  const RecomputationChoice* const best = cheapest(choices, plan);
+  const RecomputationChoice* const best = recommended(choices, plan);
   for (const RecomputationChoice& choice : choices) {
     out["recomputation_choices"].push_back({{"mode", choice.setting.mode},
                                             {"operations", choice.setting.operations},
@@ -210,7 +209,7 @@ void add_recomputation_choices(Json& out, const Plan& plan) {
 Json alternative_json(const Alternative& other, const std::string& name) {
   return {{name, other.change},
           {"memory_bytes", cost(other, other.memory_bytes)},
-          {"communication_bytes", cost(other, other.communication_bytes)},
+          {"communication_bytes", cost(other, other.sent_bytes)},
           {"step_seconds", step_seconds(other)},
           {"remark", other.remark},
           {"fits", cost(other, other.fits)},
@@ -223,7 +222,7 @@ void add_layouts(Json& out, const Plan& plan) {
   const std::vector<TensorChoice> meshes = tensor_choices(plan);
   out["tensor_elements_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
   out["tensor_choices"] = Json::array();
-  const TensorChoice* const best = cheapest(meshes);
+  const TensorChoice* const best = recommended(meshes);
   for (const TensorChoice& choice : meshes) {
     out["tensor_choices"].push_back({{"mesh", choice.name},
                                      {"rows", choice.tensor.rows},

@@ -60,7 +60,8 @@ std::vector<ActivationCheckpointConfig> settings_of(const Plan& plan) {
 }
 
 RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig& setting) {
-  RecomputationChoice choice{.setting = setting, .name = name_of(setting)};
+  RecomputationChoice choice;
+  choice.setting = setting, choice.name = name_of(setting);
   choice.chosen = same(plan, setting, plan.config.activation_checkpoint);
   Config other = plan.config, none = plan.config;
   other.activation_checkpoint = setting;
@@ -71,11 +72,7 @@ RecomputationChoice choice_of(const Plan& plan, const ActivationCheckpointConfig
   choice.repeated_operations =
       std::ssize(recompute.repeated(block)) * recompute.num_layers(0, plan.architecture.num_hidden_layers);
   try {
-    const Plan planned = choice.chosen ? plan : make_plan(other, plan.facts);
-    choice.memory_bytes = planned.largest_memory_bytes();
-    choice.step_seconds = planned.step_time ? planned.step_time->seconds : 0;
-    choice.sent_bytes = planned.largest_communication_bytes();
-    choice.fits = fit_of(planned).fits();
+    set_costs(choice, choice.chosen ? plan : make_plan(other, plan.facts));
   } catch (const ConfigError& error) {
     choice.refusal = error.what();
   }
@@ -125,7 +122,7 @@ std::vector<RecomputationChoice> recomputation_choices(const Plan& plan) {
   return choices;
 }
 
-const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choices, const Plan& plan) {
+const RecomputationChoice* recommended(const std::vector<RecomputationChoice>& choices, const Plan& plan) {
   if (!has_limit(plan)) return nullptr;
   const RecomputationChoice* best = nullptr;
   const auto cost = [](const RecomputationChoice& c) {
@@ -139,11 +136,11 @@ const RecomputationChoice* cheapest(const std::vector<RecomputationChoice>& choi
 
 std::string explain_recomputation_choices(const Plan& plan) {
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
-  const RecomputationChoice* const best = cheapest(choices, plan);
+  const RecomputationChoice* const best = recommended(choices, plan);
   std::vector<std::vector<std::string>> rows = {
       {"recomputed", "step", "peak memory", "more FLOPs", "more bytes sent", ""}};
   for (const RecomputationChoice& choice : choices) {
-    const bool is_legal = choice.refusal.empty();
+    const bool is_legal = choice.is_legal();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.emplace_back("as planned");
     if (&choice == best) remarks.emplace_back("recommended");

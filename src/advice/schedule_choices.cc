@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "advice/answer.h"
-#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/terminal_text.h"
 #include "base/text.h"
@@ -24,9 +23,7 @@ namespace {
 void fill_costs(ScheduleChoice& choice, const Plan& plan) {
   choice.bubble = plan.bubble();
   choice.step = plan.step_length();
-  choice.memory_bytes = plan.largest_memory_bytes();
-  choice.fits = fit_of(plan).fits();
-  choice.sent_bytes = plan.largest_communication_bytes();
+  set_costs(choice, plan);
 }
 
 // Returns the description of a named schedule; empty for a schedule file.
@@ -112,8 +109,9 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
   const auto& own = plan.config.parallelism;
   if (plan.schedule.rows.size() == 1) return choices;
   if (describe_schedule(own.pipeline_parallel_schedule).empty()) {
-    choices.push_back({.name = own.pipeline_parallel_schedule, .chosen = true});
-    fill_costs(choices.back(), plan);
+    ScheduleChoice& choice = choices.emplace_back();
+    choice.name = own.pipeline_parallel_schedule, choice.chosen = true;
+    fill_costs(choice, plan);
   }
   for (const PipelineSchedule& known : pipeline_schedules()) {
     ScheduleChoice& choice = choices.emplace_back();
@@ -172,7 +170,7 @@ std::string explain_schedule_choices(const Plan& plan) {
   if (choices.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"schedule", "bubble", "step time", "memory", "sent by a rank", ""}};
   for (const ScheduleChoice& choice : choices) {
-    const bool is_legal = choice.refusal.empty();
+    const bool is_legal = choice.is_legal();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (!is_legal) remarks.push_back("refused: " + choice.refusal);

@@ -5,21 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "advice/compared_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// One schedule for the same pipeline ranks, and its costs.
-struct ScheduleChoice {
+struct ScheduleChoice : ComparedPlan {
   std::string name;
   double bubble = 0;         // see Plan::bubble()
   double step = 0;           // see Plan::step_length()
-  int64_t memory_bytes = 0;  // of the rank that needs most
-  int64_t sent_bytes = 0;    // per step by the busiest rank
-  bool fits = false;         // the device, and run.memory_gib_per_rank
   std::string otherwise = {};  // other settings that must change with the schedule; empty if none
-  std::string refusal = {};    // why the schedule is illegal; empty if it is legal
-  bool chosen = false;
 };
 
 /// Returns every named schedule, and the run file's own if it is a CSV file. Empty if there is one pipeline rank.

@@ -7,7 +7,6 @@
 #include <optional>
 #include <tuple>
 
-#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -82,13 +81,6 @@ Config chosen(const Config& config, const TensorPlan& tensor) {
   return out;
 }
 
-void fill_costs(TensorChoice& choice, const Plan& plan) {
-  choice.sent_bytes = plan.largest_communication_bytes();
-  choice.memory_bytes = plan.largest_memory_bytes();
-  choice.step_seconds = plan.step_time ? plan.step_time->seconds : 0;
-  choice.fits = fit_of(plan).fits();
-}
-
 std::string elements_text(double elements) { return grouped(static_cast<int64_t>(elements + 0.5)); }
 
 }  // namespace
@@ -122,7 +114,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan) {
     choice.chosen = same(tensor, plan.tensor);
     choice.received_elements = count_received_elements_per_step(plan, tensor);
     try {
-      fill_costs(choice, make_plan(with_tensor_plan(plan.config, tensor), plan.facts));
+      set_costs(choice, make_plan(with_tensor_plan(plan.config, tensor), plan.facts));
     } catch (const ConfigError& error) {
       const auto misfit = find_tensor_refusal(plan.config, tensor, plan.sequence, data_ranks(plan.mesh));
       choice.refusal = misfit ? misfit->what() : error.what();
@@ -168,18 +160,19 @@ Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts) {
   std::vector<TensorChoice> choices;
   for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
     try {
-      TensorChoice& choice = choices.emplace_back(TensorChoice{.tensor = tensor});
-      fill_costs(choice, make_plan(with_tensor_plan(config, tensor), facts));
+      TensorChoice& choice = choices.emplace_back();
+      choice.tensor = tensor;
+      set_costs(choice, make_plan(with_tensor_plan(config, tensor), facts));
     } catch (const Refusal&) {
       choices.pop_back();  // another mesh is legal
     }
   }
   ORTHANT_CHECK(!choices.empty(), config.run.ranks);
-  const TensorChoice* const best = cheapest(choices);
+  const TensorChoice* const best = recommended(choices);
   return chosen(config, (best ? *best : *std::ranges::min_element(choices, {}, &TensorChoice::memory_bytes)).tensor);
 }
 
-const TensorChoice* cheapest(const std::vector<TensorChoice>& choices) {
+const TensorChoice* recommended(const std::vector<TensorChoice>& choices) {
   const TensorChoice* best = nullptr;
   const auto cost = [](const TensorChoice& c) { return std::tuple(c.step_seconds, c.sent_bytes, c.memory_bytes); };
   for (const TensorChoice& choice : choices) {
@@ -200,11 +193,11 @@ double received_elements_bound(const Plan& plan) {
 std::string explain_tensor_choices(const Plan& plan) {
   const std::vector<TensorChoice> choices = tensor_choices(plan);
   if (choices.empty()) return "";
-  const TensorChoice* const best = cheapest(choices);
+  const TensorChoice* const best = recommended(choices);
   std::vector<std::vector<std::string>> rows = {{"mesh", "step", "memory of a rank", "sent by a rank",
                                                  "layer: elements received forward", "backward", "over depth", ""}};
   for (const TensorChoice& choice : choices) {
-    const bool is_legal = choice.refusal.empty();
+    const bool is_legal = choice.is_legal();
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back(plan.step_time ? "fastest" : "sends least");

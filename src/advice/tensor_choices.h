@@ -4,22 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "advice/compared_plan.h"
 #include "parallel/tensor/volume_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// One arrangement of the tensor mesh's ranks, and its costs.
-struct TensorChoice {
+struct TensorChoice : ComparedPlan {
   std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
   TensorPlan tensor;
   TensorVolume received_elements;  // for one layer per step
-  int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
-  int64_t memory_bytes = 0;  // of the rank that needs most
-  double step_seconds = 0;   // 0 if the hardware is not known
-  bool fits = false;         // the device, and run.memory_gib_per_rank
-  std::string refusal;  // why the arrangement is illegal; empty if it is legal
-  bool chosen = false;
 };
 
 /// Returns the configuration that asks for this mesh.
@@ -30,9 +25,9 @@ Config with_tensor_plan(Config config, const TensorPlan& tensor);
 /// arrangement has the reason instead. Empty if the tensor mesh has one rank.
 std::vector<TensorChoice> tensor_choices(const Plan& plan);
 
-/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh that cheapest() selects, or if none
-/// fits the one that needs least memory. Returns other configurations as they are. Throws ConfigError if no mesh is
-/// legal.
+/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh that recommended() selects, or if
+/// none fits the one that needs least memory. Returns other configurations as they are. Throws ConfigError if no mesh
+/// is legal.
 Config with_chosen_tensor_plan(const Config& config, const RunFacts& facts);
 
 /// Checks the laws of a plan, as check_plan() does. With tensor_parallel_kind = "auto", one of the meshes must be
@@ -41,7 +36,7 @@ void check_legal_plan(const Config& config, const RunFacts& facts);
 
 /// Returns the choice with the shortest step, or without hardware the one that sends fewest bytes, among those that are
 /// legal and fit. Of equals it takes the one that needs least memory. Returns nullptr if there is none.
-const TensorChoice* cheapest(const std::vector<TensorChoice>& choices);
+const TensorChoice* recommended(const std::vector<TensorChoice>& choices);
 
 /// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without
 /// depth; see product_bound().

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "advice/answer.h"
-#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -22,8 +21,7 @@ constexpr const char* kKey = "parallelism.vocabulary_parallel";
 void fill_costs(VocabularyChoice& choice, const Plan& plan) {
   choice.compute = plan.timeline.busy;
   choice.step = plan.step_length();
-  choice.memory_bytes = plan.largest_memory_bytes();
-  choice.fits = fit_of(plan).fits();
+  set_costs(choice, plan);
   const int element = dtype_bytes(plan.config.training.dtype);
   choice.parameter_bytes.assign(choice.compute.size(), 0);
   for (int index = 0; index < plan.classes.count(); ++index) {
@@ -101,7 +99,7 @@ std::string explain_vocabulary_choices(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {
       {"placement", "computation of a rank", "its weights", "step time", "its memory", ""}};
   for (const VocabularyChoice& choice : choices) {
-    if (!choice.refusal.empty()) {
+    if (!choice.is_legal()) {
       rows.push_back({choice.name, "", "", "", "", "refused: " + choice.refusal});
       continue;
     }

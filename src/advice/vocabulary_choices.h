@@ -5,21 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "advice/compared_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// One value of parallelism.vocabulary_parallel, and its costs.
-struct VocabularyChoice {
+struct VocabularyChoice : ComparedPlan {
   std::string name;                          // as in a run file
   std::vector<double> compute;               // computation per step by pipeline rank, in units of the plan's timeline
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
-  double step = 0;           // see Plan::step_length()
-  int64_t memory_bytes = 0;  // of the rank that needs most
-  bool fits = false;         // the device, and run.memory_gib_per_rank
-  std::string otherwise = {};  // other settings that must change with this one; empty if none
-  std::string refusal = {};  // why the choice is illegal; empty if it is legal
-  bool chosen = false;       // this is the plan's own
+  double step = 0;                            // see Plan::step_length()
+  std::string otherwise = {};                 // other settings that must change with this one; empty if none
 
   /// True if all ranks wait for collectives in every microbatch. Without hardware, the time of these is not known.
   bool waits_at_barriers() const { return name == "interlaced"; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "advice/fit.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "base/text_table.h"
@@ -14,11 +13,9 @@ void fill_costs(ZeroChoice& choice, const Plan& plan) {
   for (const MemoryBytes& m : plan.memory) {
     choice.state_bytes = std::max(choice.state_bytes, m.parameters + m.gradients + m.optimizer);
   }
-  choice.memory_bytes = plan.largest_memory_bytes();
-  choice.step_seconds = plan.step_time ? plan.step_time->seconds : 0;
-  choice.fits = fit_of(plan).fits();
+  set_costs(choice, plan);
   using enum CommunicationKind;
-  choice.sent_bytes = plan.largest_communication_bytes({gradients, gradients_of_copies, weights});
+  choice.parameter_bytes_sent = plan.largest_communication_bytes({gradients, gradients_of_copies, weights});
 }
 
 std::string description(const ZeroChoice& choice) {
@@ -46,9 +43,14 @@ void set_zero(ParallelismConfig& parallelism, int64_t stage, Reshard reshard) {
 
 std::vector<ZeroChoice> zero_choices(const Plan& plan) {
   if (!has_replicas(plan)) return {};
-  std::vector<ZeroChoice> choices = {{.stage = 0}, {.stage = 1}, {.stage = 2}};
+  std::vector<ZeroChoice> choices;
+  const auto add = [&](int64_t stage, std::optional<Reshard> reshard) {
+    ZeroChoice& choice = choices.emplace_back();
+    choice.stage = stage, choice.reshard = reshard;
+  };
+  for (const int64_t stage : {0, 1, 2}) add(stage, {});
   using enum Reshard;
-  for (const Reshard reshard : {step, never, microbatch}) choices.push_back({.stage = 3, .reshard = reshard});
+  for (const Reshard reshard : {step, never, microbatch}) add(3, reshard);
   for (ZeroChoice& choice : choices) {
     Config other = plan.config;
     auto& p = other.parallelism;
@@ -71,13 +73,14 @@ std::string explain_zero_choices(const Plan& plan) {
       {"zero_stage", "zero_reshard", "step", "states kept", "peak memory", "parameters sent", ""}};
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   for (const ZeroChoice& choice : choices) {
-    const bool is_legal = choice.refusal.empty();
+    const bool is_legal = choice.is_legal();
     std::string remark = is_legal ? description(choice) : "refused: " + choice.refusal;
     if (choice.chosen) remark = "as planned: " + remark;
     if (is_legal && !choice.fits) remark += "; does not fit";
     rows.push_back({fmt::format("{}", choice.stage), choice.reshard ? choice.reshard_name() : "-",
                     is_legal ? precise_seconds(choice.step_seconds) : "", is_legal ? bytes(choice.state_bytes) : "",
-                    is_legal ? bytes(choice.memory_bytes) : "", is_legal ? bytes(choice.sent_bytes) : "", remark});
+                    is_legal ? bytes(choice.memory_bytes) : "", is_legal ? bytes(choice.parameter_bytes_sent) : "",
+                    remark});
   }
   if (!plan.step_time) {
     for (auto& row : rows) row.erase(row.begin() + 2);

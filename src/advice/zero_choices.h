@@ -6,21 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "advice/compared_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
 
 /// One stage of ZeRO for the same run, and its costs.
-struct ZeroChoice {
+struct ZeroChoice : ComparedPlan {
   int64_t stage = 0;
   std::optional<Reshard> reshard = {};  // of stage 3 only
-  int64_t state_bytes = 0;   // weights, gradients and optimizer state that the rank with most of them keeps
-  int64_t memory_bytes = 0;  // peak of the rank that needs most
-  int64_t sent_bytes = 0;    // for weights and gradients, per step by the busiest rank
-  double step_seconds = 0;   // 0 if the hardware is not known
-  bool fits = false;         // the device, and run.memory_gib_per_rank
-  std::string refusal = {};  // why it is illegal; empty if it is legal
-  bool chosen = false;
+  int64_t state_bytes = 0;              // weights, gradients and optimizer state that the rank with most of them keeps
+  int64_t parameter_bytes_sent = 0;     // of weights and gradients, per step by the busiest rank
 
   /// The name of `reshard`; empty if it has none.
   std::string reshard_name() const { return reshard ? name_of(*reshard) : ""; }

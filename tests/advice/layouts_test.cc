@@ -44,7 +44,7 @@ TEST(Layouts, HaveTheCostsOfTheirOwnPlans) {
   for (const auto& [name, words] : layouts) {
     const Plan plan = plan_of(4, words);
     EXPECT_EQ(named(found, name).memory_bytes, plan.largest_memory_bytes()) << name;
-    EXPECT_EQ(named(found, name).communication_bytes, plan.largest_communication_bytes()) << name;
+    EXPECT_EQ(named(found, name).sent_bytes, plan.largest_communication_bytes()) << name;
   }
   EXPECT_FALSE(offers(found, "data 4"));  // the plan's own layout
 }

@@ -70,7 +70,7 @@ TEST(RecomputationChoices, HaveThePlansOwnSetting) {
 TEST(RecomputationChoices, RecommendTheCheapestThatFits) {
   const Plan plan = plan_of(1);
   const std::vector<RecomputationChoice> choices = recomputation_choices(plan);
-  EXPECT_EQ(cheapest(choices, plan), nullptr);
+  EXPECT_EQ(recommended(choices, plan), nullptr);
   const auto limited_to = [&](double bytes) {
     Config config = plan.config;
     config.run.memory_gib_per_rank = bytes / (1 << 30);
@@ -79,7 +79,7 @@ TEST(RecomputationChoices, RecommendTheCheapestThatFits) {
   for (const RecomputationChoice& target : choices) {
     const Plan limited = limited_to(static_cast<double>(target.memory_bytes));
     const std::vector<RecomputationChoice> compared = recomputation_choices(limited);
-    const RecomputationChoice* best = cheapest(compared, limited);
+    const RecomputationChoice* best = recommended(compared, limited);
     ASSERT_NE(best, nullptr) << target.name;
     EXPECT_LE(best->memory_bytes, target.memory_bytes) << target.name;
     for (const RecomputationChoice& other : compared) {
@@ -91,7 +91,7 @@ TEST(RecomputationChoices, RecommendTheCheapestThatFits) {
     }
   }
   const Plan none = limited_to(1e3);
-  EXPECT_EQ(cheapest(recomputation_choices(none), none), nullptr);
+  EXPECT_EQ(recommended(recomputation_choices(none), none), nullptr);
 }
 
 // A limit between two numbers of blocks is met by recomputing in the fewest blocks that fit. The control: the table has
@@ -111,7 +111,7 @@ TEST(RecomputationChoices, RecomputeInTheFewestBlocksThatFit) {
   const RecomputationChoice& third = named(choices, "norms + mlp, every 3 blocks");
   EXPECT_EQ(third.memory_bytes, bytes(3));
   EXPECT_NEAR(third.extra_flops, named(choices, "norms + mlp").extra_flops / 3, 1e-9);
-  const RecomputationChoice* best = cheapest(choices, plan);
+  const RecomputationChoice* best = recommended(choices, plan);
   ASSERT_NE(best, nullptr);
   EXPECT_LE(best->extra_flops, third.extra_flops);
   for (const RecomputationChoice& choice : recomputation_choices(unlimited)) EXPECT_EQ(choice.setting.layers, 1);

@@ -136,7 +136,7 @@ TEST(TensorChoices, TheCheapestIsTaken) {
       EXPECT_LE(own->sent_bytes, choice.sent_bytes) << choice.name;
     }
   }
-  EXPECT_EQ(own, cheapest(choices));
+  EXPECT_EQ(own, recommended(choices));
   // With less memory than that mesh needs, "auto" takes another.
   const double gib = static_cast<double>(own->memory_bytes - 1) / (1 << 30);
   const std::string limit = fmt::format("run.memory_gib_per_rank={}", gib);
