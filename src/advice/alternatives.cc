@@ -60,7 +60,8 @@ std::optional<Config> with_fewer_data_ranks(const Plan& plan, int tensor, int pi
   return other;
 }
 
-// Returns the sequences of the largest microbatch of any rank.
+}  // namespace
+
 int64_t largest_microbatch(const Plan& plan) {
   int64_t largest = 0;
   for (const DataShard& shard : plan.data_shards) {
@@ -68,8 +69,6 @@ int64_t largest_microbatch(const Plan& plan) {
   }
   return largest;
 }
-
-}  // namespace
 
 Alternative alternative(std::string change, const Plan& plan) {
   Alternative other;
@@ -171,6 +170,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     const int pipeline = plan.mesh.axis_size(kPipeline);
     const int others = sequence.ulysses * sequence.ring * plan.tensor.ranks() * pipeline;
     if (ranks == plan.facts.ranks || ranks % others != 0) continue;
+    const int shards_of_batch = ranks / others * plan.tensor.rows * plan.tensor.depth;
+    if (shards_of_batch > config.training.global_batch_size) continue;  // some ranks would get no sequence
     RunFacts facts = plan.facts;
     facts.ranks = ranks;
     Config other = config;
@@ -181,6 +182,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
     if (auto planned = plan_other(plan, other, facts, "", fmt::format("run.ranks={}", ranks))) {
+      planned->on_other_ranks = true;
       add_planned(std::move(*planned));
     }
   }
@@ -189,17 +191,29 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
 
 namespace {
 
-// Whether all states are sharded over the replicas, and whether all blocks recompute.
-struct States {
-  bool shards = false, recomputes = false;
-};
+Config with_full_recomputation(Config config) {
+  config.activation_checkpoint = {.mode = "full", .offload = config.activation_checkpoint.offload};
+  return config;
+}
 
-std::optional<Alternative> plan_with(const Plan& plan, Config config, States states) {
-  if (states.shards) set_zero(config.parallelism, 3, Reshard::microbatch);
-  if (states.recomputes) {
-    config.activation_checkpoint = {.mode = "full", .offload = config.activation_checkpoint.offload};
+// The run as it is, and with the stages of ZeRO, from the fewest messages to the least memory.
+std::vector<Config> with_stages(const Config& config, bool has_replicas) {
+  std::vector<Config> all = {config};
+  if (!has_replicas) return all;
+  for (const int64_t stage : {1, 2, 3}) set_zero(all.emplace_back(config).parallelism, stage, Reshard::microbatch);
+  return all;
+}
+
+// Returns the fastest of these runs that fits, or without hardware the first.
+std::optional<Alternative> best_of(const Plan& plan, const std::vector<Config>& runs) {
+  std::optional<Alternative> best;
+  for (const Config& run : runs) {
+    std::optional<Alternative> other = plan_change(plan, run, best ? best->step_seconds : INFINITY);
+    if (!other || !other->fits) continue;
+    best = std::move(other);
+    if (!plan.step_time) break;
   }
-  return plan_change(plan, config);
+  return best;
 }
 
 }  // namespace
@@ -216,16 +230,13 @@ std::optional<Alternative> combined_change(const Plan& plan, std::optional<Alter
         other->parallelism.vocabulary_parallel = "algorithm_2";
         other->parallelism.pipeline_parallel_post_validation = false;
       }
-      const bool shards = num_replicas(plan, moved) > 1;
-      const std::optional<Alternative> smallest = plan_with(plan, *other, {.shards = shards, .recomputes = true});
+      std::vector<Config> runs = with_stages(*other, num_replicas(plan, moved) > 1);
+      const std::optional<Alternative> smallest = plan_change(plan, with_full_recomputation(runs.back()));
       if (!smallest) continue;
       if (least != nullptr && (!*least || smallest->memory_bytes < (*least)->memory_bytes)) *least = smallest;
       if (!smallest->fits) continue;
-      for (const States states : {States{}, States{.shards = shards}, States{.recomputes = true}}) {
-        const std::optional<Alternative> smaller = plan_with(plan, *other, states);
-        if (smaller && smaller->fits) return smaller;
-      }
-      return smallest;
+      for (size_t i = 0, stages = runs.size(); i < stages; ++i) runs.push_back(with_full_recomputation(runs[i]));
+      return best_of(plan, runs);
     }
   }
   return {};

@@ -8,6 +8,7 @@
 
 namespace orthant {
 
+/// The costs of one plan. They are 0, and `fits` is false, if planning refuses it.
 struct ComparedPlan {
   int64_t memory_bytes = 0;  // of the rank that needs most
   int64_t sent_bytes = 0;    // per step by the busiest rank
@@ -19,7 +20,7 @@ struct ComparedPlan {
   bool is_legal() const { return refusal.empty(); }
 };
 
-/// Sets the four costs to those of `plan`.
+/// Sets memory, bytes, step time and `fits` to those of `plan`.
 void set_costs(ComparedPlan& compared, const Plan& plan);
 
 }  // namespace orthant

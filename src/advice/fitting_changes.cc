@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "advice/fit.h"
+#include "advice/layout_bounds.h"
 #include "advice/recomputation_choices.h"
 #include "advice/schedule_choices.h"
 #include "advice/tensor_choices.h"
@@ -18,7 +20,7 @@
 namespace orthant {
 namespace {
 
-// The plans that fitting_changes() and fastest_that_fits() look at.
+// Changes of a plan that fit.
 class FittingChanges {
  public:
   explicit FittingChanges(const Plan& plan)
@@ -40,18 +42,36 @@ class FittingChanges {
     for (const VocabularyChoice& other : vocabulary_choices(plan)) add_named("parallelism.vocabulary_parallel", other);
   }
 
-  // Adds the stages of ZeRO with the sets of recomputed operations, as far as they may be the fastest that fits. A
-  // stage that does not fit if every block recomputes fits with no other set.
-  void add_stages_that_recompute() {
-    for (const ZeroChoice& zero : zero_) {
-      if (!plan_with(zero, {.mode = "full"})) continue;
-      for (const RecomputationChoice& recompute : recomputations_) plan_with(zero, recompute.setting);
+  // Adds runs on the same mesh with other stages of ZeRO, sets of recomputed operations and sizes of microbatches, as
+  // far as they may be the fastest that fits. Where neither full recomputation nor the set that needs least memory in
+  // the plan's own stage fits, the other sets are not tried.
+  void add_runs_on_the_mesh() {
+    const RecomputationChoice& smallest =
+        *std::ranges::min_element(recomputations_, {}, [](const RecomputationChoice& choice) {
+          return choice.is_legal() ? choice.memory_bytes : std::numeric_limits<int64_t>::max();
+        });
+    const ModelParameters parameters(plan_.given, plan_.facts);
+    const int64_t largest = largest_microbatch(plan_), most_bytes = *most_tensor_bytes(plan_);
+    for (const Config& stage : stages()) {
+      if (state_bytes_bound(stage, plan_.facts, parameters) > most_bytes) continue;
+      for (int64_t size = largest; size >= 1; size /= 2) {
+        Config config = stage;
+        if (size < largest) config.training.local_batch_size = size;
+        const bool full_may_fit = add_if_fastest(config, {.mode = "full"});
+        if (!add_if_fastest(config, smallest.setting) && !full_may_fit) continue;
+        for (const RecomputationChoice& recompute : recomputations_) add_if_fastest(config, recompute.setting);
+      }
     }
   }
 
-  const Alternative* fastest() const {
-    const auto found = std::ranges::min_element(found_, {}, &Alternative::step_seconds);
-    return found == found_.end() ? nullptr : &*found;
+  // The fastest on the plan's number of ranks, or on others.
+  const Alternative* fastest(bool on_other_ranks = false) const {
+    const Alternative* best = nullptr;
+    for (const Alternative& other : found_) {
+      if (other.on_other_ranks != on_other_ranks) continue;
+      if (best == nullptr || other.step_seconds < best->step_seconds) best = &other;
+    }
+    return best;
   }
   std::vector<Alternative> all() { return std::move(found_); }
 
@@ -77,15 +97,24 @@ class FittingChanges {
     set_zero(config.parallelism, zero.stage, zero.reshard.value_or(Reshard::step));
     return config;
   }
-  // Returns false if the run does not fit. It is added if it fits and is the fastest.
-  bool plan_with(const ZeroChoice& zero, ActivationCheckpointConfig recomputation) {
+  // The run with every stage of ZeRO, or as it is if there are no states to shard.
+  std::vector<Config> stages() const {
+    if (zero_.empty()) return {plan_.given};
+    std::vector<Config> all;
+    for (const ZeroChoice& zero : zero_) {
+      if (zero.is_legal()) all.push_back(with_stage(zero));
+    }
+    return all;
+  }
+  // Returns false if the run with this recomputation does not fit. Adds it if it fits and is the fastest.
+  bool add_if_fastest(Config config, ActivationCheckpointConfig recomputation) {
     recomputation.offload = plan_.given.activation_checkpoint.offload;
-    Config config = with_stage(zero);
     config.activation_checkpoint = std::move(recomputation);
     const Alternative* const best = fastest();
-    const std::optional<Alternative> planned = plan_change(plan_, config, best ? best->step_seconds : INFINITY);
-    if (planned && planned->fits) found_.push_back(*planned);
-    return !planned || planned->fits;
+    std::optional<Alternative> planned = plan_change(plan_, config, best ? best->step_seconds : INFINITY);
+    if (planned && !planned->fits) return false;
+    if (planned) found_.push_back(std::move(*planned));
+    return true;
   }
 
   const Plan& plan_;
@@ -101,9 +130,11 @@ std::vector<Alternative> fitting_changes(const Plan& plan) { return FittingChang
 std::optional<Alternative> fastest_that_fits(const Plan& plan) {
   if (fit_of(plan).fits()) return {};
   FittingChanges changes(plan);
-  changes.add_stages_that_recompute();
+  changes.add_runs_on_the_mesh();
   if (const Alternative* const fastest = changes.fastest()) return *fastest;
-  return combined_change(plan);
+  if (std::optional<Alternative> combined = combined_change(plan)) return combined;
+  const Alternative* const on_other_ranks = changes.fastest(true);
+  return on_other_ranks ? std::optional(*on_other_ranks) : std::nullopt;
 }
 
 }  // namespace orthant

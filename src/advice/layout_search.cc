@@ -125,15 +125,18 @@ class LayoutSearch {
     return std::max(*std::next(best_.begin(), kShown - 1), std::min(of_kind, kNearBest * *best_.begin()));
   }
 
-  /// Plans the best layouts again, each time those found so far: pipelines with the other schedules and placements of
-  /// the vocabulary, and with the other order of axes over hosts; rings with the other placement of tokens; and all
-  /// with other copies of sharded states, and with other recomputations.
+  /// Plans the best layouts found so far again: pipelines with the other order of axes over hosts, and with other
+  /// schedules and placements of layers and vocabulary; rings with the other placement of tokens; and all with other
+  /// copies of sharded states, and with other recomputations.
   void refine() {
     const auto is_pipeline = [](const Config& config) { return config.parallelism.pipeline_parallel_degree > 1; };
     const auto is_ring = [](const Config& config) { return config.parallelism.context_parallel_ring > 1; };
     const auto any = [](const Config&) { return true; };
-    vary(best_layouts(is_pipeline, searched_keys(), false), &LayoutVariants::pipelines);
-    vary(best_layouts(is_pipeline, searched_keys(), false), &LayoutVariants::axis_orders);
+    vary(best_layouts(is_pipeline, mesh_keys(), true), &LayoutVariants::axis_orders);
+    for (int times = 0; times < 2; ++times) {  // so that a schedule and a placement may change together
+      vary(best_layouts(is_pipeline, searched_keys(), false), &LayoutVariants::pipelines);
+    }
+    vary(best_layouts(is_pipeline, mesh_keys(), false), &LayoutVariants::axis_orders);
     vary(best_layouts(is_ring, searched_keys(), false), &LayoutVariants::token_placements);
     vary(best_layouts(any, mesh_keys(), true), &LayoutVariants::copies);
     vary(best_layouts(any, searched_keys(), true), &LayoutVariants::partial_recomputations);
@@ -261,9 +264,9 @@ const std::vector<std::string>& searched_keys() {
     all.insert(all.end(),
                {"parallelism.layout", "parallelism.zero_stage", "parallelism.zero_reshard",
                 "parallelism.data_parallel_replicate_degree", "parallelism.pipeline_parallel_schedule",
-                "parallelism.pipeline_parallel_stages_per_rank", "parallelism.vocabulary_parallel",
-                "parallelism.outer_axis", "parallelism.context_parallel_placement", "activation_checkpoint.mode",
-                "activation_checkpoint.operations", "activation_checkpoint.layers"});
+                "parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_layers",
+                "parallelism.vocabulary_parallel", "parallelism.outer_axis", "parallelism.context_parallel_placement",
+                "activation_checkpoint.mode", "activation_checkpoint.operations", "activation_checkpoint.layers"});
     return all;
   }();
   return keys;

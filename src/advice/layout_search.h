@@ -8,9 +8,10 @@
 //      many as leave room for activations, and with the least recomputation that fits. A layout is left out if a bound
 //      shows that it does not fit, or that its step is not below the tenth best and not below the best of its kind.
 //      Part 2 finds the best layout of this space, and the best of each kind within kNearBest times its step.
-//   3. The best pipelines are planned again with the other schedules and with placements of the vocabulary. Then the
-//      best layouts, and the best one of each kind, are planned again with other numbers of copies of the states that
-//      ZeRO shards, and with recomputation of other operations.
+//   3. The best pipelines are planned again with data as the outer axis, with the other schedules, and with placements
+//      of layers and of the vocabulary; the best rings with tokens in stripes. Then the best layouts, and the best one
+//      of each kind, are planned again with other numbers of copies of the states that ZeRO shards, and with
+//      recomputation of other operations. Schedules with post-validation are not tried.
 //
 // If nothing fits, tensor axes that are longer than a host are tried, too. If no layout is legal in which all ranks
 // have work, layouts with idle ranks are searched.

@@ -95,6 +95,7 @@ std::vector<Config> LayoutVariants::pipelines(const Config& config) const {
   for (const char* placement : {"redistribution", "algorithm_1", "algorithm_2"}) {
     add("parallelism.vocabulary_parallel", 1, [&](ParallelismConfig& p) { p.vocabulary_parallel = placement; });
   }
+  add("parallelism.pipeline_parallel_layers", 1, [&](ParallelismConfig& p) { p.pipeline_parallel_layers = {-1}; });
   for (const auto& [schedule, stages] : {std::pair("interleaved_1f1b", 4), {"zb_h1", 1}, {"v_half", 2}, {"v_min", 2}}) {
     const int64_t more_stages = stages == 4 ? stages : 0;  // 0 is the schedule's own number
     const bool other_stages_are_given = base_.is_set("parallelism.pipeline_parallel_stages_per_rank") &&

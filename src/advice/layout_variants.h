@@ -1,5 +1,5 @@
 // Enumerates the variants of a mesh or layout that a search tries: stages of ZeRO and copies of sharded states,
-// recomputation, schedules, placements of the vocabulary, and orders of axes over hosts.
+// recomputation, schedules, placements of the vocabulary, of layers and of tokens, and orders of axes over hosts.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ class LayoutVariants {
                              const std::function<bool(const Config&)>& has_room) const;
   /// From no recomputation to the most. Each setting recomputes all that the settings of the level before it do.
   std::vector<std::vector<ActivationCheckpointConfig>> recomputations() const;
-  /// A pipeline with the other placements of the vocabulary, and with the other schedules.
+  /// A pipeline with each other placement of the vocabulary, each other schedule, and layers placed by their costs.
   std::vector<Config> pipelines(const Config& config) const;
-  /// A pipeline over several hosts with the data axis as the outer one, or none if the user has set the outer axis.
+  /// A pipeline over several hosts with the data axis as the outer one; empty if the user has set the outer axis.
   std::vector<Config> axis_orders(const Config& config) const;
-  /// Ring attention with the other placement that balances a causal mask, or none if the user has set the placement.
+  /// Ring attention with the placement "stripe"; empty if the user has set the placement.
   std::vector<Config> token_placements(const Config& config) const;
   /// A layout with every other number of copies of the states that ZeRO shards.
   std::vector<Config> copies(const Config& config) const;

@@ -2,9 +2,11 @@
 #include "config/parallelism_check.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "config/from_config.h"
 #include "config/refusal.h"
 #include "config/table.h"
 #include "config/tensor_check.h"
@@ -36,13 +38,15 @@ const AxisSetting kAxisSettings[] = {
     {"parallelism.vocabulary_parallel", "parallelism.pipeline_parallel_degree", kPipeline},
     {"parallelism.pipeline_parallel_post_validation", "parallelism.pipeline_parallel_degree", kPipeline},
     {"parallelism.outer_axis", "parallelism.pipeline_parallel_degree", kPipeline},
+    {"parallelism.outer_axis", "parallelism.data_parallel_degree", kData},
 };
 
 // True if the key has a value other than its default, but no effect on this mesh. A schedule file is read in any case.
 bool is_idle(const AxisSetting& setting, const Config& config, const Mesh& mesh) {
   const bool is_file = setting.key == "parallelism.pipeline_parallel_schedule" &&
                        config.parallelism.pipeline_parallel_schedule.ends_with(".csv");
-  return mesh.axis_size(setting.axis) == 1 && !is_file && !has_default(config, setting.key);
+  const int ranks = setting.axis == kData ? data_ranks(mesh) : mesh.axis_size(setting.axis);
+  return ranks == 1 && !is_file && !has_default(config, setting.key);
 }
 
 int64_t degree(const Config& config, std::string_view key) {
@@ -115,8 +119,9 @@ void check_window(const Config& config, int64_t ring) {
 
 std::vector<std::string> idle_settings(const Config& config, const Mesh& mesh) {
   std::vector<std::string> texts;
+  std::string_view last;  // of two reasons why a key is idle, the first counts
   for (const AxisSetting& setting : kAxisSettings) {
-    if (!is_idle(setting, config, mesh)) continue;
+    if (!is_idle(setting, config, mesh) || std::exchange(last, setting.key) == setting.key) continue;
     texts.push_back(fmt::format("{} has no effect, because {} is 1 on these ranks",
                                 config.locate(setting.key), setting.degree));
   }

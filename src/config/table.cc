@@ -290,8 +290,8 @@ const Key kTable[] = {
       "placement of the vocabulary layers: naive, algorithm_1 and algorithm_2 shard their rows over all pipeline "
       "ranks, with 3, 2 and 1 barriers; interlaced does so in 1F1B order; redistribution: fewer layers with the head"),
   KEY(parallelism, outer_axis, one_of({"pipeline", "data"}), "",
-      "which of these two axes is the outer one: its ranks have the larger distance, and those of the inner one may be "
-      "on one host"),
+      "the axis whose neighboring ranks are farthest apart; those along the other one are closer, so that they may "
+      "share a host"),
   KEY(parallelism, expert_parallel_degree, degree_or_rest(), "ranks",
       "ranks over which experts are distributed; this version: 1 only"),
 };

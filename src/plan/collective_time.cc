@@ -19,26 +19,26 @@ double software_seconds(const Hardware& hardware, const Mesh& mesh) {
 
 namespace {
 
-// The places on their hosts, from 0, that the first ranks of the groups over the axes have.
-std::vector<int64_t> places_of_first_ranks(const Mesh& mesh, int64_t per_host, const Axes& axes) {
-  std::vector<char> has_place(static_cast<size_t>(std::min<int64_t>(mesh.size(), per_host)));
-  std::vector<int64_t> places = {0};
-  has_place[0] = 1;
-  int64_t distance = 1;  // between neighbors along the axis
+// The local ranks, from 0 on each host, that the first ranks of the groups over the axes have.
+std::vector<int64_t> local_first_ranks(const Mesh& mesh, int64_t per_host, const Axes& axes) {
+  std::vector<char> is_known(static_cast<size_t>(std::min<int64_t>(mesh.size(), per_host)));
+  std::vector<int64_t> local_ranks = {0};
+  is_known[0] = 1;
+  int64_t distance = 1;  // between ranks whose coordinates along the axis differ by 1
   for (const Axis& axis : mesh.axes) {
     const bool is_of_group = std::ranges::find(axes, axis.name) != axes.end();
-    // The places repeat after per_host neighbors at most.
-    const int64_t neighbors = is_of_group || distance % per_host == 0 ? 1 : std::min<int64_t>(axis.size, per_host);
-    const size_t before = places.size();
-    for (int64_t neighbor = 1; neighbor < neighbors && places.size() < has_place.size(); ++neighbor) {
+    // Local ranks repeat after per_host coordinates at most.
+    const int64_t coords = is_of_group || distance % per_host == 0 ? 1 : std::min<int64_t>(axis.size, per_host);
+    const size_t before = local_ranks.size();
+    for (int64_t coord = 1; coord < coords && local_ranks.size() < is_known.size(); ++coord) {
       for (size_t i = 0; i < before; ++i) {
-        const int64_t place = (places[i] + neighbor * distance) % per_host;
-        if (std::exchange(has_place[static_cast<size_t>(place)], 1) == 0) places.push_back(place);
+        const int64_t local_rank = (local_ranks[i] + coord * distance) % per_host;
+        if (std::exchange(is_known[static_cast<size_t>(local_rank)], 1) == 0) local_ranks.push_back(local_rank);
       }
     }
     distance *= axis.size;
   }
-  return places;
+  return local_ranks;
 }
 
 }  // namespace
@@ -49,19 +49,19 @@ GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, const Ax
   const int ranks = positions.size();
   if (ranks == 1) return {.ranks = 1, .hosts = 1};
   if (mesh.size() <= per_host) return {.ranks = ranks, .hosts = 1};
-  const std::vector<int64_t> places = places_of_first_ranks(mesh, per_host, axes);
+  const std::vector<int64_t> local_ranks = local_first_ranks(mesh, per_host, axes);
   // The distance between neighbors is nowhere less than that of the first two. If it is the same everywhere, the hosts
   // are counted without a look at each rank.
   const int64_t distance = positions.rank_at(1);
   if (positions.rank_at(ranks - 1) == (ranks - 1) * distance) {
-    const int64_t last = std::ranges::max(places) + (ranks - 1) * distance;
+    const int64_t last = std::ranges::max(local_ranks) + (ranks - 1) * distance;
     return {.ranks = ranks, .hosts = distance < per_host ? last / per_host + 1 : ranks};
   }
   int64_t most = 1;
-  for (const int64_t place : places) {
+  for (const int64_t local_rank : local_ranks) {
     int64_t hosts = 1;
     for (int at = 1; at < ranks; ++at) {
-      const auto host = [&](int position) { return (place + positions.rank_at(position)) / per_host; };
+      const auto host = [&](int position) { return (local_rank + positions.rank_at(position)) / per_host; };
       hosts += host(at) != host(at - 1) ? 1 : 0;
     }
     most = std::max(most, hosts);
@@ -72,8 +72,9 @@ GroupOnHosts group_on_hosts(const Mesh& mesh, const Hardware& hardware, const Ax
 bool are_on_same_hosts(const Mesh& mesh, const Hardware& hardware, const std::string& axis, int a, int b) {
   const int64_t per_host = hardware.device.per_host;
   const int64_t first = mesh.rank_at(0, axis, std::min(a, b)), last = mesh.rank_at(0, axis, std::max(a, b));
-  return std::ranges::all_of(places_of_first_ranks(mesh, per_host, {axis}),
-                             [&](int64_t place) { return (place + first) / per_host == (place + last) / per_host; });
+  return std::ranges::all_of(local_first_ranks(mesh, per_host, {axis}), [&](int64_t local_rank) {
+    return (local_rank + first) / per_host == (local_rank + last) / per_host;
+  });
 }
 
 namespace {

@@ -133,6 +133,7 @@ std::string schedule_text(const Config& config) {
   if (const int64_t stages = p.pipeline_parallel_stages_per_rank; stages > 0) {
     name += fmt::format(" with {} per rank", counted(stages, "stage"));
   }
+  if (p.pipeline_parallel_layers == std::vector<int64_t>{-1}) name += ", layers by cost";
   return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
 }
 

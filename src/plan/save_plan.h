@@ -1,8 +1,9 @@
 // The files of a checkpoint: which rank writes which tensors, and from which ranks their parts come.
 //
 // A file holds unsharded tensors, so it does not depend on the layout. The tensors are divided among the writers in the
-// order of the model, by elements. Writers are spread evenly over the ranks. Pipeline ranks are blocks of consecutive
-// ranks, so a writer mostly writes what ranks of its own stage hold. Small models have few writers.
+// order of the model, by elements. Writers are spread evenly over the ranks. If the pipeline is the
+// outer axis, its ranks are blocks of consecutive ranks, and a writer mostly writes what ranks of its own stage hold.
+// Small models have few writers.
 //
 // Growth with P ranks: a rank's plan takes O(tensors) time, and a writer's parts of a tensor take O(P).
 #pragma once

@@ -2,8 +2,10 @@
 // one with less memory; a plan without hardware.
 #include "advice/answer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "advice/explain.h"
@@ -105,6 +107,64 @@ TEST(Answer, OffersTheFastestChangeThatFits) {
   none.process_memory.context_bytes = 1e9;
   EXPECT_FALSE(fastest_that_fits(plan_on(&none, 4)));
   EXPECT_TRUE(says(explain_answer(plan_on(&none, 4)), {"no change of ZeRO, recomputation, tensor and pipeline ranks"}));
+}
+
+// On devices of many sizes, no stage of ZeRO with a set of recomputed operations and a size of microbatches is faster
+// than the offered change and fits. With one layer, full recomputation is not the set that needs least memory.
+TEST(Answer, OffersNoSlowerChangeThanOthersThatFit) {
+  int offered = 0, without_full = 0;
+  for (const int largest : {1, 4}) {
+    const Words model = {"model.num_hidden_layers=1",
+                         "model.vocab_size=512",
+                         "model.max_position_embeddings=16384",
+                         "training.seq_len=16384",
+                         fmt::format("training.local_batch_size={}", largest),
+                         fmt::format("training.global_batch_size={}", 2 * largest)};
+    Hardware device = load_hardware("h100-8x");
+    device.process_memory = {.context_bytes = 0.5e9};
+    const auto planned_bytes = static_cast<double>(plan_on(&device, 2, model).largest_memory_bytes());
+    for (const double share : {0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99}) {
+      device.device.memory_bytes = 0.5e9 + share * planned_bytes;
+      double fastest = INFINITY;
+      bool full_fits = false;
+      const auto compare = [&](int zero, int sequences, const std::string& mode, const std::string& operations) {
+        Words words = model;
+        words.insert(words.end(), {"activation_checkpoint.mode=" + mode, fmt::format("parallelism.zero_stage={}", zero),
+                                   fmt::format("training.local_batch_size={}", sequences)});
+        if (!operations.empty()) words.push_back("activation_checkpoint.operations=" + operations);
+        const Plan other = plan_on(&device, 2, words);
+        if (!fit_of(other).fits()) return;
+        fastest = std::min(fastest, other.step_time->seconds);
+        full_fits = full_fits || mode == "full";
+      };
+      for (const int zero : {0, 1, 2, 3}) {
+        for (int sequences = 1; sequences <= largest; sequences *= 2) {
+          for (const char* mode : {"none", "full"}) compare(zero, sequences, mode, "");
+          for (const char* operations : {"norms", "norms,attention", "norms,attention,swiglu", "norms,attention,mlp"}) {
+            compare(zero, sequences, "selective", operations);
+          }
+        }
+      }
+      const auto change = fastest_that_fits(plan_on(&device, 2, model));
+      EXPECT_TRUE(fastest == INFINITY || (change && change->step_seconds <= fastest)) << share;
+      offered += fastest < INFINITY ? 1 : 0;
+      without_full += fastest < INFINITY && !full_fits ? 1 : 0;
+    }
+  }
+  EXPECT_GT(offered, 8);
+  EXPECT_GT(without_full, 0);
+}
+
+// Changes leave no rank without a sequence.
+TEST(Answer, OffersNoRanksWithoutSequences) {
+  const Hardware h100 = load_hardware("h100-8x");
+  const Plan plan = plan_on(&h100, 2, {"training.global_batch_size=4"});
+  bool on_four = false;
+  for (const Alternative& other : alternatives_to(plan)) {
+    EXPECT_NE(other.change, "run.ranks=8");
+    on_four = on_four || other.change == "run.ranks=4";
+  }
+  EXPECT_TRUE(on_four);
 }
 
 // The moment of the peak is an Action of the rank's row, or the update.
