@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "advice/layout_search.h"
 #include "advice/mesh_choices.h"
 #include "tests/support/searched_layouts.h"
 
@@ -96,6 +97,27 @@ TEST(LayoutVariants, TryTheOtherPlacementOfTokens) {
   EXPECT_TRUE(tried({}).empty());
   EXPECT_TRUE(tried({ring, "parallelism.context_parallel_placement=zigzag"}).empty());
   EXPECT_TRUE(tried({ring, "parallelism.context_parallel_attention=ring_self_attention"}).empty());
+}
+
+// A schedule that the first part of a search does not try is tried with a sharded vocabulary, too, and layers are
+// placed by their costs.
+TEST(LayoutVariants, ChangeScheduleAndPlacementTogether) {
+  const Words words = {"parallelism.pipeline_parallel_degree=4",
+                       "training.seq_len=1024",
+                       "training.global_batch_size=8",
+                       "model.hidden_size=4096",
+                       "model.intermediate_size=14336",
+                       "model.num_hidden_layers=32",
+                       "model.num_attention_heads=32"};
+  bool both = false, by_cost = false;
+  for (const FoundLayout& found : search_layouts(config_of(16, words), facts_on(h100_of(80), 16)).fitting) {
+    const ParallelismConfig& p = found.config.parallelism;
+    const bool is_varied = p.pipeline_parallel_schedule == "zb_h1" || p.pipeline_parallel_schedule.starts_with("v_");
+    both = both || (is_varied && p.vocabulary_parallel.starts_with("algorithm"));
+    by_cost = by_cost || p.pipeline_parallel_layers == std::vector<int64_t>{-1};
+  }
+  EXPECT_TRUE(both);
+  EXPECT_TRUE(by_cost);
 }
 
 // Ranks along depth hold the same weights, so that ZeRO can shard the states over them. Rows and columns do not.
