@@ -13,8 +13,8 @@ namespace orthant {
 std::vector<Alternative> fitting_changes(const Plan& plan);
 
 /// Returns the change that fits with the shortest step: one of fitting_changes(), or a stage of ZeRO with a set of
-/// recomputed operations and a size of microbatches. If none of these fits on the plan's number of ranks, it returns
-/// combined_change(), and else a change of that number. Returns nothing if no change fits, or if the plan fits.
+/// recomputed operations and a size of microbatches. If no such change fits on the plan's number of ranks, it
+/// returns combined_change(), or else a change of that number. Returns nothing if no change fits, or if the plan fits.
 /// Requires facts.hardware.
 std::optional<Alternative> fastest_that_fits(const Plan& plan);
 

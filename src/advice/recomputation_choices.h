@@ -24,8 +24,8 @@ struct RecomputationChoice : ComparedPlan {
 std::vector<RecomputationChoice> recomputation_choices(const Plan& plan);
 
 /// Returns the choice that fits with the shortest step, or without hardware with fewest repeated FLOPs; of equals the
-/// one with fewest repeated FLOPs, bytes sent, and repeated operations, in this order. Returns nullptr if none fits, or
-/// if neither a device nor run.memory_gib_per_rank limits memory.
+/// one with fewest repeated FLOPs, bytes sent, and repeated operations, in this order. Returns nullptr if no choice
+/// fits, or if neither a device nor run.memory_gib_per_rank limits memory.
 const RecomputationChoice* recommended(const std::vector<RecomputationChoice>& choices, const Plan& plan);
 
 /// Returns a table of the choices with its conclusion.

@@ -15,7 +15,7 @@ struct ScheduleChoice : ComparedPlan {
   std::string name;
   double bubble = 0;         // see Plan::bubble()
   double step = 0;           // see Plan::step_length()
-  std::string otherwise = {};  // other settings that must change with the schedule; empty if none
+  std::string otherwise = {};  // the other settings that must change with the schedule; may be empty
 };
 
 /// Returns every named schedule, and the run file's own if it is a CSV file. Empty if there is one pipeline rank.

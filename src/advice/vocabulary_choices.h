@@ -16,7 +16,7 @@ struct VocabularyChoice : ComparedPlan {
   std::vector<double> compute;               // computation per step by pipeline rank, in units of the plan's timeline
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
   double step = 0;                            // see Plan::step_length()
-  std::string otherwise = {};                 // other settings that must change with this one; empty if none
+  std::string otherwise = {};                 // the other settings that must change with this one; may be empty
 
   /// True if all ranks wait for collectives in every microbatch. Without hardware, the time of these is not known.
   bool waits_at_barriers() const { return name == "interlaced"; }
