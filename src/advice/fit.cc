@@ -30,6 +30,16 @@ double fixed_bytes(const Plan& plan) {
   return process.context_bytes + process.communicator_bytes * static_cast<double>(count_communicators(plan));
 }
 
+// Returns the bytes in GiB with three digits. `round` makes a whole number of the third digit.
+template <typename Round>
+std::string three_digits(int64_t bytes, Round round) {
+  const double gib = static_cast<double>(bytes) / 0x1p30;
+  if (gib == 0) return "0";
+  const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
+  const double rounded = round(gib / digit) * digit;
+  return rounded < 100 ? fmt::format("{:.3g}", rounded) : fmt::format("{:.0f}", rounded);
+}
+
 // Returns run.memory_gib_per_rank in bytes; nothing if it is 0, no limit.
 std::optional<int64_t> limit_bytes(const Config& config) {
   const double bytes = config.run.memory_gib_per_rank * 0x1p30;
@@ -40,13 +50,14 @@ std::optional<int64_t> limit_bytes(const Config& config) {
 }  // namespace
 
 std::string gib_number(int64_t bytes) {
-  const double gib = static_cast<double>(bytes) / 0x1p30;
-  const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
-  const double rounded = std::ceil(gib / digit) * digit;
-  return rounded < 100 ? fmt::format("{:.3g}", rounded) : fmt::format("{:.0f}", rounded);
+  return three_digits(bytes, [](double value) { return std::ceil(value); });
 }
 
 std::string gib_text(int64_t bytes) { return gib_number(bytes) + " GiB"; }
+
+std::string room_text(int64_t bytes) {
+  return three_digits(bytes, [](double value) { return std::floor(value); }) + " GiB";
+}
 
 bool within_limit(const Config& config, int64_t bytes) {
   const std::optional<int64_t> limit = limit_bytes(config);

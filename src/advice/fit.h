@@ -34,9 +34,11 @@ std::optional<int64_t> most_tensor_bytes_of_device(const Plan& plan);
 /// True if tensors of `bytes` are within run.memory_gib_per_rank, where 0 is no limit.
 bool within_limit(const Config& config, int64_t bytes);
 
-/// Returns "0.0235 GiB", rounded up to three digits.
+/// Returns "0.0235 GiB", rounded up to three digits: memory that is needed.
 std::string gib_text(int64_t bytes);
-/// Returns the same without the unit, as run.memory_gib_per_rank takes it.
+/// The same, rounded down: memory that is there.
+std::string room_text(int64_t bytes);
+/// Returns gib_text() without the unit, as run.memory_gib_per_rank takes it.
 std::string gib_number(int64_t bytes);
 
 }  // namespace orthant

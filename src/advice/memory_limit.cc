@@ -40,7 +40,7 @@ void require_fitting(const Plan& plan) {
   const int64_t bytes = plan.largest_memory_bytes();
   if (within_limit(plan.config, bytes)) return;
   const std::optional<int64_t> most = most_tensor_bytes_of_device(plan);
-  const std::string way = most && bytes > *most ? fmt::format("a device has room for {} of tensors", gib_text(*most))
+  const std::string way = most && bytes > *most ? fmt::format("a device has room for {} of tensors", room_text(*most))
                                                 : fmt::format("set it to {} or more", gib_number(bytes));
   throw ConfigError(fmt::format("{} must be at least {}, the bytes of the tensors of rank {}; {}; {}",
                                 plan.config.locate("run.memory_gib_per_rank"), gib_text(bytes), plan.worst_rank(), way,

@@ -102,7 +102,11 @@ void read_all_rope(HfFields& fields, Architecture& model, const std::string& sou
 const HfFamily& read_family(HfFields& fields) {
   const HfFamily* family = find_family(fields.text("model_type").value_or(""));
   if (family == nullptr) {
-    fields.refuse("model_type", fmt::format("must be {}", join_or(family_names())));
+    const std::initializer_list<const char*> expert_keys = {"num_experts", "num_local_experts", "n_routed_experts"};
+    const bool has_experts =
+        std::ranges::any_of(expert_keys, [&](const char* key) { return fields.find(key) != nullptr; });
+    fields.refuse("model_type", fmt::format("must be {}{}", join_or(family_names()),
+                                            has_experts ? "; models with experts are not supported" : ""));
   }
   return *family;
 }

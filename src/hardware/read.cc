@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <regex>
 #include <sstream>
 
 #include "base/errors.h"
@@ -88,8 +89,13 @@ struct TableReader {
     const auto names_source = [&](std::string_view kind) {
       return text->starts_with(kind) && !trim(text->substr(kind.size())).empty();
     };
-    if (!names_source("measured: ") && !names_source("assumed: ")) {
+    if (names_source("assumed: ")) return;
+    if (!names_source("measured: ")) {
       refuse(key, node, R"(must be "measured: SOURCE, DATE" or "assumed: REASON")");
+    }
+    static const std::regex is_dated(R"(20\d\d-[01]\d|as \[)");
+    if (!std::regex_search(*text, is_dated)) {
+      refuse(key, node, R"(must name the date, as in "measured: SOURCE, 2026-11", or a table: "measured: as [TABLE]")");
     }
   }
 

@@ -138,8 +138,8 @@ std::string planned_svg(const Plan& plan) {
   if (const auto most = most_tensor_bytes(plan)) {
     const bool is_of_device = most == most_tensor_bytes_of_device(plan);
     memory.limit_bytes = *most;
-    memory.limit_text = fmt::format("{} {} of tensors", is_of_device ? "a device has room for" : "the limit is",
-                                    format_bytes(static_cast<double>(*most)));
+    memory.limit_text =
+        fmt::format("{} {} of tensors", is_of_device ? "a device has room for" : "the limit is", room_text(*most));
   }
   const bool has_pipeline = plan.schedule.rows.size() > 1;
   const std::string what = has_pipeline ? "Planned " + escape(schedule_text(plan.config)) : "Planned step";

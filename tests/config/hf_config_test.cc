@@ -316,6 +316,10 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   check("model_type", "gemma2", {"\"gemma2\"", "must be llama"});
   check("model_type", nullptr, {"must be llama"});
   check("model_type", "qwen2_moe", {"\"qwen2_moe\"", "must be llama"});
+  EXPECT_EQ(refusal(with("model_type", "gemma2")).find("experts"), std::string::npos);
+  Json mixtral = with("model_type", "mixtral");
+  mixtral["num_local_experts"] = 8;
+  expect_pieces(refusal(mixtral), {"\"mixtral\"", "must be llama", "models with experts are not supported"});
   check("attention_bias", "no", {"expected true or false"});
   check("hidden_act", "gelu", {"silu"});
   check("quantization_config", {{"bits", 4}}, {"quantized"});

@@ -149,6 +149,10 @@ TEST(HardwareFile, BadFilesAreRefusedWithKeyPlaceAndLaw) {
        "memory.latency_seconds = -1e-06 (m.toml:21:19) must be from 0 to 1e30"},
       {with("memory", "origin", "origin = \"guess\""),
        "memory.origin = 'guess' (m.toml:18:10) must be \"measured: SOURCE, DATE\" or \"assumed: REASON\""},
+      {with("memory", "origin", "origin = \"measured: me\""),
+       "memory.origin = 'measured: me' (m.toml:18:10) must name the date, as in \"measured: SOURCE, 2026-11\", or a "
+       "table: "
+       "\"measured: as [TABLE]\""},
       {with("memory", "origin", "origin = \"measured:  \""),
        "memory.origin = 'measured:  ' (m.toml:18:10) must be \"measured: SOURCE, DATE\" or \"assumed: REASON\""},
       {with("memory", "origin", ""), "m.toml:17:1: the key memory.origin is missing"},

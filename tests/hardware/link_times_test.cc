@@ -101,6 +101,26 @@ TEST(LinkTimes, MoreBytesOrRanksAreNeverFaster) {
   }
 }
 
+// The profile of the PCIe machine has rates of pairs of devices, so that larger groups on a host are slower than pairs.
+TEST(LinkTimes, MoreHostsAreNeverFasterForTheSameGroup) {
+  for (const std::string& name : shipped_hardware()) {
+    if (name == "a100-pcie") continue;
+    const Hardware hardware = load_hardware(name);
+    for (const CollectiveKind kind : kAll) {
+      for (const int64_t ranks : {2, 4, 8}) {
+        for (const double bytes : {0.0, 1e4, 1e8}) {
+          double before = 0;
+          for (int64_t hosts = 1; hosts <= ranks; hosts *= 2) {
+            const double now = collective_seconds(hardware, kind, {ranks, hosts}, bytes);
+            EXPECT_GE(now, before) << name << " " << name_of(kind) << " " << ranks << " " << hosts << " " << bytes;
+            before = now;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LinkTimes, ARingOverHostsFollowsItsFormula) {
   const Hardware hardware = load_hardware("b200-8x");
   const CollectiveTable& inner = hardware.same_host.all_gather.front();
