@@ -30,6 +30,15 @@ std::string reason(const FoundLayout& best, const FoundLayout& other) {
   return name.empty() ? "" : fmt::format("{} +{:.2g} s", name, most);
 }
 
+// The keys that the search could choose, but that the user has set.
+std::vector<std::string> given_keys(const FoundLayout& found) {
+  std::vector<std::string> given;
+  for (const std::string& key : searched_keys()) {
+    if (found.config.is_set(key) && found.config.origins.at(key) != kChosenByAuto) given.push_back(key);
+  }
+  return given;
+}
+
 }  // namespace
 
 std::string row_of(const FoundLayout& found) {
@@ -52,6 +61,12 @@ std::string smallest_text(const FoundLayout& smallest, const Hardware& hardware)
   if (!smallest.fits_device) {
     text += fmt::format(", or devices with more than the {} of {}", format_bytes(hardware.device.memory_bytes),
                         escape_line(hardware.name));
+  }
+  if (const std::vector<std::string> given = given_keys(smallest); !given.empty()) {
+    constexpr size_t kListed = 4;
+    text += given.size() > kListed
+                ? fmt::format("; or remove some of the {} keys that are set and that a search may choose", given.size())
+                : fmt::format("; or remove keys that a search may choose: {}", join(given, ", "));
   }
   return text;
 }
@@ -90,10 +105,7 @@ std::string explain_search(const SearchResult& result, const Hardware& hardware)
       "  may shrink. Memory counts a rank's tensors, and microbatches are in sequences.\n";
   text += "  To keep a margin, set run.memory_gib_per_rank to less than the memory of the first row.\n";
   text += "  Offloading is not tried, because no profile has the rate of copies to the host.\n";
-  std::vector<std::string> given;
-  for (const std::string& key : searched_keys()) {
-    if (best.config.is_set(key) && best.config.origins.at(key) != kChosenByAuto) given.push_back(key);
-  }
+  const std::vector<std::string> given = given_keys(best);
   if (given.size() + 1 >= searched_keys().size()) {  // all but parallelism.layout
     text += "  The run file sets all keys that a search chooses; remove those that it may choose.\n";
   } else if (!given.empty()) {

@@ -127,7 +127,7 @@ class LayoutSearch {
 
   /// Plans the best layouts found so far again: pipelines with the other order of axes over hosts, and with other
   /// schedules and placements of layers and vocabulary; rings with the other placement of tokens; and all with other
-  /// copies of sharded states, and with other recomputations.
+  /// copies of sharded states, and with other recomputations; the best one also with recomputation in few blocks.
   void refine() {
     const auto is_pipeline = [](const Config& config) { return config.parallelism.pipeline_parallel_degree > 1; };
     const auto is_ring = [](const Config& config) { return config.parallelism.context_parallel_ring > 1; };
@@ -140,6 +140,9 @@ class LayoutSearch {
     vary(best_layouts(is_ring, searched_keys(), false), &LayoutVariants::token_placements);
     vary(best_layouts(any, mesh_keys(), true), &LayoutVariants::copies);
     vary(best_layouts(any, searched_keys(), true), &LayoutVariants::partial_recomputations);
+    std::vector<Candidate> best = best_layouts(any, searched_keys(), false);
+    best.resize(std::min<size_t>(best.size(), 1));
+    vary(best, &LayoutVariants::sparse_recomputations);
   }
 
   void vary(const std::vector<Candidate>& layouts,

@@ -144,21 +144,35 @@ std::vector<Config> LayoutVariants::copies(const Config& config) const {
   return all;
 }
 
+Config LayoutVariants::with_recomputation(Config config, std::vector<std::string> operations, int64_t layers) const {
+  config.activation_checkpoint = {.mode = "selective",
+                                  .operations = std::move(operations),
+                                  .layers = layers,
+                                  .offload = base_.activation_checkpoint.offload};
+  return config;
+}
+
 std::vector<Config> LayoutVariants::partial_recomputations(const Config& config) const {
   std::vector<Config> all;
   if (recomputation_is_given()) return all;
-  const auto add = [&](std::vector<std::string> operations, int64_t layers) {
-    all.emplace_back(config).activation_checkpoint = {.mode = "selective",
-                                                      .operations = std::move(operations),
-                                                      .layers = layers,
-                                                      .offload = base_.activation_checkpoint.offload};
-  };
   for (const int64_t layers : {1, 2}) {
-    add({"norms"}, layers);
-    add({"swiglu"}, layers);
-    add({"norms", "mlp"}, layers);
+    all.push_back(with_recomputation(config, {"norms"}, layers));
+    all.push_back(with_recomputation(config, {"swiglu"}, layers));
+    all.push_back(with_recomputation(config, {"norms", "mlp"}, layers));
   }
-  add({"norms", "swiglu"}, 2);
+  all.push_back(with_recomputation(config, {"norms", "swiglu"}, 2));
+  return all;
+}
+
+std::vector<Config> LayoutVariants::sparse_recomputations(const Config& config) const {
+  std::vector<Config> all;
+  if (recomputation_is_given() || config.activation_checkpoint.mode == "none") return all;
+  constexpr int64_t kSparsest = 8;
+  for (int64_t layers = 3; layers <= std::min(kSparsest, base_.model.num_hidden_layers); ++layers) {
+    for (const char* operation : {"norms", "swiglu", "mlp"}) {
+      all.push_back(with_recomputation(config, {operation}, layers));
+    }
+  }
   return all;
 }
 

@@ -37,6 +37,8 @@ class LayoutVariants {
   std::vector<Config> copies(const Config& config) const;
   /// A layout that recomputes other operations than recomputations() lists, or those of every second layer.
   std::vector<Config> partial_recomputations(const Config& config) const;
+  /// A layout with recomputation: the same with one recomputed operation of every third, or up to every eighth, layer.
+  std::vector<Config> sparse_recomputations(const Config& config) const;
   /// The mesh with the schedules and the placements of the vocabulary that need least memory.
   std::vector<Config> lean_pipelines(const MeshChoice& mesh) const;
 
@@ -45,6 +47,7 @@ class LayoutVariants {
   /// set them.
   std::vector<int64_t> copy_numbers(int64_t data) const;
   bool recomputation_is_given() const;
+  Config with_recomputation(Config config, std::vector<std::string> operations, int64_t layers) const;
 
   const Config& base_;
   const RunFacts& facts_;

@@ -1,6 +1,7 @@
 // orthant calibrate: measures this machine and writes its hardware file.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -124,6 +125,13 @@ int calibrate(const CalibrateArguments& arguments) {
       "attention, {:.0f} % for memory-bound kernels and {:.0f} % for messages\n",
       seconds_since(begin), 100 * errors.products, 100 * errors.attention, 100 * errors.kernels,
       100 * errors.collectives);
+  constexpr double kUsable = 0.5;
+  if (std::max({errors.products, errors.attention, errors.kernels, errors.collectives}) > kUsable) {
+    fmt::print(stderr,
+               "warning: a mean error above {:.0f} % means that other programs have disturbed the measurement; plans "
+               "with this profile are wrong. Run orthant calibrate again when the machine is quiet\n",
+               100 * kUsable);
+  }
   write_profile(hardware, arguments.write);
   return kDone;
 }

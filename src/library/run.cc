@@ -142,7 +142,10 @@ std::string planned_svg(const Plan& plan) {
         fmt::format("{} {} of tensors", is_of_device ? "a device has room for" : "the limit is", room_text(*most));
   }
   const bool has_pipeline = plan.schedule.rows.size() > 1;
-  const std::string what = has_pipeline ? "Planned " + escape(schedule_text(plan.config)) : "Planned step";
+  std::string what = has_pipeline ? "Planned " + escape(schedule_text(plan.config)) : "Planned step";
+  if (plan.step_time && plan.step_time->sharing > 0) {
+    what += fmt::format("; ranks share cores, which adds {}", format_seconds(plan.step_time->sharing));
+  }
   return draw_svg(plan.schedule, plan.timeline, what, &memory);
 }
 

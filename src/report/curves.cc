@@ -1,13 +1,14 @@
 // The sections of a report that plot a quantity over the steps.
-#include "report/chart.h"
-#include "report/parts.h"
-#include "base/text.h"
-#include "report/progress.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "base/text.h"
+#include "report/chart.h"
+#include "report/parts.h"
+#include "report/progress.h"
 
 namespace orthant {
 namespace {
@@ -130,26 +131,47 @@ std::string throughput_section(const Metrics& metrics) {
   return card("throughput", "Throughput", note, responsive(chart, true));
 }
 
-std::string time_section(const Metrics& metrics) {
+namespace {
+
+// The planned step by parts, and the heading of the measured one.
+std::string planned_part(const PlannedTime& planned, double measured_s) {
+  constexpr std::array kColors = {"blue", "green", "purple", "orange", "gray"};
+  std::vector<Part> parts;
+  for (const auto& [name, seconds] : planned.parts) {
+    const std::string share = fmt::format("{:.1f}%, {}", 100 * seconds / planned.step_seconds, format_seconds(seconds));
+    parts.push_back({name, kColors[parts.size() % kColors.size()], share, seconds});
+  }
+  const double longest = std::max(planned.step_seconds, measured_s);
+  std::string body = fmt::format("<h3>Planned <b>{} a step</b>, of which {} exposed communication</h3>\n",
+                                 format_seconds(planned.step_seconds), format_seconds(planned.exposed_seconds));
+  body += strip(parts, longest);
+  return body + fmt::format("<h3>Measured <b>{} a step</b> (median), {:+.1f}% to the plan. The full run:</h3>\n",
+                            format_seconds(measured_s), 100 * (measured_s / planned.step_seconds - 1));
+}
+
+}  // namespace
+
+std::string time_section(const Metrics& metrics, const std::optional<PlannedTime>& planned) {
   const auto& steps = metrics.steps;
+  const double median_s = median(known_values(steps, [](const auto& m) { return m.step_seconds; }));
   const TimeSplit time = time_split(steps);
   // The parts may exceed the step if waits of different ranks overlap. The bar then has the length of the parts.
   const double whole = std::max(time.total, time.communication + time.data);
   const auto share = [&](double seconds) {
     return fmt::format("{:.1f}%, {}", whole > 0 ? 100 * seconds / whole : 0, format_seconds(seconds));
   };
-  std::string body =
-      strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
-             {"exposed communication", "orange", share(time.communication), time.communication},
-             {"waiting for data", "purple", share(time.data), time.data}},
-            whole);
+  std::string body = planned ? planned_part(*planned, median_s) : "";
+  body += strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
+                 {"exposed communication", "orange", share(time.communication), time.communication},
+                 {"waiting for data", "purple", share(time.data), time.data}},
+                whole);
   const auto communication = points_of(steps, [](const auto& m) { return m.communication_seconds; });
   const auto data = points_of(steps, [](const auto& m) { return m.data_seconds; });
   const auto rest = points_of(steps, [](const auto& m) {
     return std::max(0.0, m.step_seconds - (std::isfinite(m.communication_seconds) ? m.communication_seconds : 0) -
                              (std::isfinite(m.data_seconds) ? m.data_seconds : 0));
   });
-  const Unit unit = second_unit(median(known_values(steps, [](const auto& m) { return m.step_seconds; })));
+  const Unit unit = second_unit(median_s);
   const auto layer = [&](const char* name, const char* color, const std::vector<Point>& points) {
     return Series{.name = name, .color = color, .points = in_unit(thin_to_means(points, kMostPoints / 2), unit)};
   };

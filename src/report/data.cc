@@ -1,14 +1,5 @@
 #include "report/data.h"
 
-#include "base/errors.h"
-#include "base/json.h"
-#include "base/text.h"
-#include "config/hf_family.h"
-#include "plan/pipeline.h"
-#include "plan/plan.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -16,7 +7,16 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "config/hf_family.h"
+#include "plan/pipeline.h"
+#include "plan/plan.h"
 
 namespace orthant {
 namespace {
@@ -70,6 +70,28 @@ std::vector<MemoryPart> memory_parts(const Json& ranks) {
   return parts;
 }
 
+// The parts of a planned step that take time, with names for people.
+std::vector<std::pair<std::string, double>> time_parts(const Json& step) {
+  static const std::map<std::string_view, const char*> kNames = {{"products", "matrix products"},
+                                                                 {"kernels", "other kernels"},
+                                                                 {"sharing", "waits for cores that ranks share"},
+                                                                 {"reductions", "gradient reductions"},
+                                                                 {"gathers", "gathers after the update"}};
+  std::vector<std::pair<std::string, double>> parts;
+  const auto add = [&](const std::string& name, const Json& seconds) {
+    if (seconds.get<double>() > 0) parts.emplace_back(name, seconds.get<double>());
+  };
+  for (const auto& [key, value] : step.items()) {
+    if (value.is_object()) {
+      for (const auto& [axis, seconds] : value.items()) add("messages over " + axis, seconds);
+    } else {
+      const auto name = kNames.find(key);
+      add(name == kNames.end() ? key : name->second, value);
+    }
+  }
+  return parts;
+}
+
 double total_bytes(const std::vector<MemoryPart>& parts) {
   return std::accumulate(parts.begin(), parts.end(), 0.0,
                          [](double sum, const auto& part) { return sum + part.bytes; });
@@ -100,6 +122,11 @@ void add_plan_facts(const Json& plan, const std::string& path, ReportData& data)
     const auto& first = classes.at(0);
     data.expected_communication_bytes = first.at("communication_bytes").get<int64_t>();
     if (first.contains("received_bytes")) data.expected_received_bytes = first.at("received_bytes").get<int64_t>();
+  }
+  if (plan.contains("step_seconds")) {
+    data.planned_time = {.step_seconds = plan.at("step_seconds").get<double>(),
+                         .exposed_seconds = plan.at("exposed_communication_seconds").get<double>()};
+    data.planned_time->parts = time_parts(plan.at("step_parts_seconds"));
   }
   if (!plan.contains("timeline")) return;
   for (const auto& pass : plan.at("timeline").at("passes")) {

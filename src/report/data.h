@@ -22,6 +22,12 @@ struct MemoryPart {
   double bytes = 0;
 };
 
+/// The planned time of a step, of a run whose hardware profile is known.
+struct PlannedTime {
+  double step_seconds = 0, exposed_seconds = 0;       // exposed: waits for messages, without the bubble
+  std::vector<std::pair<std::string, double>> parts;  // of the step of the busiest pipeline rank, in seconds
+};
+
 struct ReportData {
   std::string folder;
   std::string description;
@@ -34,16 +40,18 @@ struct ReportData {
   std::optional<Config> config;             // the effective run file, if it can be read
   std::string config_text, schedule_svg, sample_text;  // empty if the file is missing
   bool has_pipeline = true;                            // false if plan.json has one pipeline rank
-  /// Planned mean durations of computations, by stage and the text of their kind, in a unit of the plan.
+  /// Planned mean durations of computations, by stage and the text of their kind: in seconds if planned_time is known,
+  /// else in a unit of the plan.
   std::map<std::pair<size_t, std::string>, double> planned_passes;
+  std::optional<PlannedTime> planned_time;
   std::optional<MeasuredStep> measured;                // the last measured step of a pipeline
   std::vector<std::string> problems;                   // errors in optional files, one sentence each
 };
 
 /// Reads metrics.jsonl (required), config.toml, plan.json, schedule.svg, timeline.json, sample.txt and the name of the
 /// first event file in tb/. plan.json has the form that `orthant plan --json` prints; used are mesh, ranks,
-/// parameters.count, timeline.passes and classes[] with communication_bytes and memory_bytes, an object of bytes by
-/// part. Throws DataError for metrics.jsonl only.
+/// parameters.count, timeline.passes, step_seconds and its parts, and classes[] with communication_bytes and
+/// memory_bytes, an object of bytes by part. Throws DataError for metrics.jsonl only.
 ReportData read_run_folder(const std::string& folder);
 
 }  // namespace orthant

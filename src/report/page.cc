@@ -150,7 +150,7 @@ std::string report_page(const ReportData& data) {
   } else {
     out += loss_section(metrics) + sample_section(data.sample_text) +
            pair_of(rate_section(metrics) + norm_section(metrics));
-    out += throughput_section(metrics) + time_section(metrics) +
+    out += throughput_section(metrics) + time_section(metrics, data.planned_time) +
            pair_of(communication_sections(metrics, data.expected_communication_bytes, data.expected_received_bytes));
     out += memory_section(data);
   }

@@ -1,16 +1,17 @@
 // Shared parts of the report's sections: cards, bars of parts, and series taken from the metrics.
 #pragma once
 
-#include "report/chart.h"
-#include "report/scale.h"
-#include "report/metrics.h"
-
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "report/chart.h"
+#include "report/data.h"
+#include "report/metrics.h"
+#include "report/scale.h"
 
 namespace orthant {
 
@@ -82,7 +83,7 @@ std::string loss_section(const Metrics& metrics);
 std::string rate_section(const Metrics& metrics);
 std::string norm_section(const Metrics& metrics);
 std::string throughput_section(const Metrics& metrics);
-std::string time_section(const Metrics& metrics);
+std::string time_section(const Metrics& metrics, const std::optional<PlannedTime>& planned);
 /// Two cards: bytes sent and received, and calls. expected_sent and expected_received: planned bytes per step of rank
 /// 0, counted as in metrics.jsonl.
 std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_sent,

@@ -90,6 +90,7 @@ struct Summary {
   double best_bits_per_byte = 0;
   double tokens_per_second_median = 0;
   double step_seconds_median = 0;
+  double step_seconds_planned = 0;                           // 0 if the hardware is not known
   double communication_share = 0;                            // exposed communication over step time, 0..1
   int64_t peak_memory_bytes = 0, memory_expected_bytes = 0;  // of the largest rank
   std::string checkpoint = {}, report = {};                  // paths

@@ -110,7 +110,10 @@ std::vector<Row> summary_rows(const Summary& s) {
   add("speed", has_value(s.tokens_per_second_median),
       fmt::format(
           "{} tokens/s{} (medians)", format_count(s.tokens_per_second_median),
-          or_nothing(has_value(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")));
+          or_nothing(has_value(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")) +
+          or_nothing(s.step_seconds_planned > 0,
+                     fmt::format("; planned {} ({:+.0f}%)", format_seconds(s.step_seconds_planned),
+                                 100 * (s.step_seconds_median / s.step_seconds_planned - 1))));
   add("comm", s.communication_share > 0 && s.steps > 0,
       fmt::format("exposed in {:.1f}% of rank 0's step time", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);

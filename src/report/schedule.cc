@@ -48,7 +48,7 @@ double planned_unit_ms(const Durations& measured, const PlannedPasses& planned) 
 }
 
 // Mean duration of Actions in milliseconds, by stage and kind, measured and as planned.
-std::string durations_table(const MeasuredStep& measured, const PlannedPasses& planned) {
+std::string durations_table(const MeasuredStep& measured, const PlannedPasses& planned, bool in_seconds) {
   const Durations means = mean_durations(measured.timeline);
   std::vector<const KindFacts*> shown;
   for (const KindFacts& kind : action_kinds()) {
@@ -58,7 +58,7 @@ std::string durations_table(const MeasuredStep& measured, const PlannedPasses& p
       break;
     }
   }
-  const double unit_ms = planned_unit_ms(means, planned);
+  const double unit_ms = in_seconds ? 1e3 : planned_unit_ms(means, planned);
   std::string out = "<div class=\"wide\"><table>\n<tr><th>stage</th><th>rank</th>";
   for (const KindFacts* kind : shown) out += fmt::format("<th>{}, ms</th>", kind->meaning);
   out += "</tr>\n";
@@ -76,8 +76,9 @@ std::string durations_table(const MeasuredStep& measured, const PlannedPasses& p
   return out + "</table></div>\n";
 }
 
-std::string measured_part(const MeasuredStep& measured, const PlannedPasses& planned) {
+std::string measured_part(const MeasuredStep& measured, const ReportData& data) {
   const Timeline& timeline = measured.timeline;
+  const bool in_seconds = data.planned_time.has_value();
   std::string out = fmt::format(
       "<h3>Measured: step {} took <b>{} ms</b> from its first Action to its last, bubble <b>{}%</b>; clocks of ranks "
       "agree to {} ms</h3>\n",
@@ -87,9 +88,10 @@ std::string measured_part(const MeasuredStep& measured, const PlannedPasses& pla
                "The measured schedule");
   out += fmt::format(
       "<h3>Simulated with the measured computations: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
-      "the cost of messages. Means by stage, and in parentheses as planned, scaled to the same sum:</h3>\n",
-      show(1e3 * measured.simulated_s, 1), show(timeline.makespan / measured.simulated_s, 3));
-  return out + durations_table(measured, planned);
+      "the cost of messages. Means by stage, and in parentheses as planned{}:</h3>\n",
+      show(1e3 * measured.simulated_s, 1), show(timeline.makespan / measured.simulated_s, 3),
+      in_seconds ? " for a rank that shares its cores with no other" : ", scaled to the same sum");
+  return out + durations_table(measured, data.planned_passes, in_seconds);
 }
 
 }  // namespace
@@ -101,7 +103,7 @@ std::string schedule_section(const ReportData& data) {
   const char* note = "The Actions of each rank over time, as planned.";
   if (data.measured) {
     note = "The Actions of each rank over time, planned and measured.";
-    body += measured_part(*data.measured, data.planned_passes);
+    body += measured_part(*data.measured, data);
   }
   return card("schedule", "Schedule", note, body);
 }

@@ -74,6 +74,7 @@ Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
   Summary s;
   s.steps = static_cast<int64_t>(steps.size());
   s.memory_expected_bytes = plan.largest_memory_bytes();
+  if (plan.step_time) s.step_seconds_planned = plan.step_time->seconds;
   if (!steps.empty()) {
     std::vector<double> seconds, rates;
     double waited = 0, spent = 0;

@@ -80,6 +80,24 @@ TEST(LayoutVariants, KeepTheKeysOfTheUser) {
   variants_of("activation_checkpoint.layers=3", [](const Config& c) { return c.activation_checkpoint.layers == 3; });
 }
 
+// A layout that recomputes is tried with recomputation in fewer blocks, unless the user has set it.
+TEST(LayoutVariants, RecomputeInFewBlocks) {
+  const RunFacts facts = facts_on(h100_of(80), 8);
+  const Config base = config_of(8, {"model.num_hidden_layers=5"});
+  const LayoutVariants variants(base, facts);
+  EXPECT_TRUE(variants.sparse_recomputations(base).empty());
+  Config recomputes = base;
+  recomputes.activation_checkpoint = {.mode = "selective", .operations = {"swiglu"}};
+  std::vector<int64_t> layers;
+  for (const Config& other : variants.sparse_recomputations(recomputes)) {
+    layers.push_back(other.activation_checkpoint.layers);
+    EXPECT_NO_THROW(make_plan(other, facts));
+  }
+  EXPECT_EQ(layers, (std::vector<int64_t>{3, 3, 3, 4, 4, 4, 5, 5, 5}));
+  const Config given = config_of(8, {"activation_checkpoint.mode=full"});
+  EXPECT_TRUE(LayoutVariants(given, facts).sparse_recomputations(given).empty());
+}
+
 // A ring is tried with stripes, unless the user has set the placement or the attention has no blocks.
 TEST(LayoutVariants, TryTheOtherPlacementOfTokens) {
   const RunFacts facts = facts_on(h100_of(80), 8);

@@ -103,6 +103,26 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
   EXPECT_EQ(unbalanced(html), "");
 }
 
+// The parts of the planned step, and the median of the measured ones. Without a hardware profile there is no plan.
+TEST_F(ReportFolder, PlannedAndMeasuredTimesAreSideBySide) {
+  put_everything();
+  EXPECT_EQ(page().find("<h3>Planned"), std::string::npos);
+  const std::string plan = slurp(folder_ / "plan.json");
+  put("plan.json",
+      R"({"step_seconds": 0.4, "exposed_communication_seconds": 0.12, "step_parts_seconds": {"products": 0.2,)"
+      R"("attention": 0, "communication": {"ring": 0.02}, "idle": 0.08, "gathers": 0.1},)" +
+          plan.substr(1));
+  const std::string html = page();
+  for (const char* text : {"<h3>Planned <b>400 ms a step</b>, of which 120 ms exposed communication</h3>",
+                           "matrix products <b>50.0%, 200 ms</b>", "messages over ring <b>5.0%, 20 ms</b>",
+                           "idle <b>20.0%, 80 ms</b>", "gathers after the update <b>25.0%, 100 ms</b>",
+                           "Measured <b>500 ms a step</b> (median), +25.0% to the plan"}) {
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(html.find("attention <b>0"), std::string::npos);
+  EXPECT_EQ(unbalanced(html), "");
+}
+
 // A run was resumed with less memory per rank: both the plan and the measured peak are those after the resume.
 TEST_F(ReportFolder, PeakIsOfThePlanThatIsExpected) {
   put_everything();

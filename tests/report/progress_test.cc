@@ -105,6 +105,13 @@ TEST(Progress, BoxesFitTheTerminal) {
   EXPECT_EQ(summary({.steps = 1}, kPlain).find("stopped"), std::string::npos);
 }
 
+TEST(Progress, ASummaryComparesTheStepWithThePlan) {
+  Summary s = {.steps = 12, .tokens_per_second_median = 2048, .step_seconds_median = 0.5};
+  EXPECT_NE(summary(s, kPlain).find(" tokens/s, 500 ms a step (medians) "), std::string::npos) << summary(s, kPlain);
+  s.step_seconds_planned = 0.4;
+  EXPECT_NE(summary(s, kPlain).find("; planned 400 ms (+25%)"), std::string::npos) << summary(s, kPlain);
+}
+
 TEST(Progress, LongRunsLeaveTheTotalOut) {
   StepMetrics m = example();
   m.step = 18543;
