@@ -176,6 +176,7 @@ void adamw_with_copy(benchmark::State& state) {
   auto weights = normals<float>(count, 1), m = normals<float>(count, 2), v = std::vector<float>(weights.size(), 1.0f);
   const auto gradients = normals<float>(count, 3);
   std::vector<Bf16> copies(weights.size());
+  constexpr double kScale = 1;
   const AdamW<float> args{.weights = weights.data(),
                           .gradients = gradients.data(),
                           .m = m.data(),
@@ -188,6 +189,7 @@ void adamw_with_copy(benchmark::State& state) {
                           .weight_decay = 0.1,
                           .bias_correction1 = 0.5,
                           .bias_correction2 = 0.5,
+                          .gradient_scale = &kScale,
                           .bf16_weights = copies.data()};
   measure(state, 30 * count, [&] { adamw(args); });
 }

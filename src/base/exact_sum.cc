@@ -32,13 +32,7 @@ void ExactSum::add(double value) {
 
 void ExactSum::carry() {
   additions_ = 0;
-  for (size_t i = 0; i + 1 < digits_.size(); ++i) {
-    digits_[i + 1] += digits_[i] >> kBits;
-    digits_[i] &= 0xffffffff;
-  }
-  if (digits_.back() >> kBits == 0) return;
-  above_range_ = std::numeric_limits<double>::infinity();
-  digits_.back() &= 0xffffffff;
+  if (carry(digits_.data())) above_range_ = std::numeric_limits<double>::infinity();
 }
 
 std::array<double, ExactSum::kNumbers> ExactSum::numbers() const {
@@ -61,13 +55,6 @@ void ExactSum::add_digits(std::span<const int64_t, kDigits> digits, bool above_r
   for (size_t i = 0; i < digits_.size(); ++i) digits_[i] += digits[i];
   if (above_range) above_range_ = std::numeric_limits<double>::infinity();
   carry();
-}
-
-double ExactSum::value() const {
-  const std::array<double, kNumbers> carried = numbers();
-  double sum = 0;
-  for (int i = kDigits; i-- > 0;) sum += std::ldexp(carried[static_cast<size_t>(i)], kLowest + kBits * i);
-  return sum + carried.back();
 }
 
 }  // namespace orthant

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace orthant {
@@ -32,7 +33,13 @@ class ExactSum {
   /// Adds digits to the base 2^32, each at most 2^62. `above_range`: an addend was above the range.
   void add_digits(std::span<const int64_t, kDigits> digits, bool above_range);
   /// The sum, rounded to within two units in the last place. Equal sums give equal bits.
-  double value() const;
+  double value() const { return value_of(numbers().data()); }
+
+  /// value() of the sum that has these numbers, or of several sums whose numbers were added. Also device code.
+  static constexpr double value_of(const double* numbers);
+  /// Reduces each digit to kBits bits, and adds the rest to the next digit. Returns true if the sum is above the range.
+  /// Also device code.
+  static constexpr bool carry(int64_t* digits);
 
  private:
   void carry();
@@ -41,5 +48,27 @@ class ExactSum {
   int64_t additions_ = 0;  // since the last carry
   double above_range_ = 0;
 };
+
+constexpr bool ExactSum::carry(int64_t* digits) {
+  constexpr int64_t kLowBits = (int64_t{1} << kBits) - 1;
+  for (int i = 0; i + 1 < kDigits; ++i) {
+    digits[i + 1] += digits[i] >> kBits;
+    digits[i] &= kLowBits;
+  }
+  const bool is_above = digits[kDigits - 1] >> kBits != 0;
+  digits[kDigits - 1] &= kLowBits;
+  return is_above;
+}
+
+constexpr double ExactSum::value_of(const double* numbers) {
+  constexpr double kHighest = 0x1p288, kNext = 0x1p-32;  // values of a 1 in the last digit, and in the one before it
+  static_assert(kLowest + kBits * (kDigits - 1) == 288 && kBits == 32);
+  int64_t digits[kDigits] = {};
+  for (int i = 0; i < kDigits; ++i) digits[i] = static_cast<int64_t>(numbers[i]);
+  const bool is_above = carry(digits);
+  double sum = 0, one = kHighest;
+  for (int i = kDigits; i-- > 0; one *= kNext) sum += static_cast<double>(digits[i]) * one;
+  return sum + (is_above ? std::numeric_limits<double>::infinity() : numbers[kDigits]);
+}
 
 }  // namespace orthant

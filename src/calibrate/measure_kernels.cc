@@ -159,10 +159,11 @@ void add_memory_bound(std::vector<Case>& cases, Measurements& measured) {
           std::vector<ParameterInfo>{{.name = "w", .shape = {elements / 512, 512}}}, at::kFloat);
       weights->gradient(0).copy_(filled_tensor({elements / 512, 512}, "float32"));
       const auto optimizer = std::make_shared<Optimizer>(*weights, OptimizerConfig());
+      const at::Tensor scale = at::ones({}, at::kDouble);
       return [=] {
         SquaresSum sum;
         add_gradient_squares(*weights, 0, 0, elements, sum);
-        optimizer->step(1, 1e-3, 1.0);
+        optimizer->step(1, 1e-3, scale);
       };
     });
   }

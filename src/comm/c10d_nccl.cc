@@ -4,6 +4,7 @@
 //
 // Sums are formed in order of position, as those of the CPU (ordered_sum.h), from operations of NCCL that only move
 // data. NCCL's own sums send the same bytes, but their order depends on its algorithm, and they round bf16 at each hop.
+// Only all_reduce_by_tree() is NCCL's own, because its cost must not grow with the number of ranks.
 #include "comm/group.h"
 
 #ifdef ORTHANT_CUDA
@@ -44,12 +45,14 @@ at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view(-1); }
 at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
 
 // output = the sum of the rows of `chunks`, in order. Like ordered_sum(), it adds narrow floats in float32 and rounds
-// once. May write into `chunks`.
-void sum_in_order(const at::Tensor& chunks, const at::Tensor& output) {
+// once, and takes the largest of each of the last `maxima` columns. May write into `chunks`.
+void sum_in_order(const at::Tensor& chunks, const at::Tensor& output, int64_t maxima = 0) {
+  const int64_t sums = output.numel() - maxima;
+  if (maxima > 0) output.narrow(0, sums, maxima).copy_(chunks.narrow(1, sums, maxima).amax(0));
   const bool narrow = output.scalar_type() == at::kBFloat16 || output.scalar_type() == at::kHalf;
   at::Tensor sum = narrow ? chunks[0].to(at::kFloat) : chunks[0];
   for (int64_t i = 1; i < chunks.size(0); ++i) sum.add_(chunks[i]);
-  output.copy_(sum);
+  output.narrow(0, 0, sums).copy_(sum.narrow(0, 0, sums));
 }
 
 // An operation on the group's stream. c10d keeps its tensors alive until wait().
@@ -109,19 +112,28 @@ class NcclGroup : public Group {
 
   // A reduce_scatter, and an all_gather of its sums.
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) override {
-    ORTHANT_CHECK(maxima == 0, maxima);
     const at::Tensor all = flat(on_device(tensor));
     std::vector<int64_t> counts;
     for (int i = 0; i < group_->getSize(); ++i) counts.push_back(shard(all.numel(), group_->getSize(), i).size());
+    const Range own = shard(all.numel(), group_->getSize(), group_->getRank());
+    const int64_t own_maxima = std::clamp<int64_t>(own.end - (all.numel() - maxima), 0, own.size());
     return run_on_sum_stream([&] {
-      const at::Tensor sum = at::empty({counts[static_cast<size_t>(group_->getRank())]}, all.options());
-      exchange_and_sum(sum, all, counts);
+      const at::Tensor sum = at::empty({own.size()}, all.options());
+      exchange_and_sum(sum, all, counts, own_maxima);
       return all_gather(all, sum, counts);
     });
   }
 
   std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) override {
-    return all_reduce(tensor, maxima);
+    const at::Tensor all = flat(on_device(tensor));
+    return together(c10d::OpType::ALLREDUCE, [&] {
+      std::vector<at::Tensor> sums{all.narrow(0, 0, all.numel() - maxima)},
+          largest{all.narrow(0, sums[0].numel(), maxima)};
+      if (sums[0].numel() > 0) group_->allreduce(sums);
+      c10d::AllreduceOptions options;
+      options.reduceOp = c10d::ReduceOp::MAX;
+      if (maxima > 0) group_->allreduce(largest, options);
+    });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -241,13 +253,14 @@ class NcclGroup : public Group {
   }
 
   // An all-to-all of chunks, and the sum of those that arrive, on the current stream.
-  void exchange_and_sum(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts) {
+  void exchange_and_sum(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts,
+                        int64_t maxima = 0) {
     const at::Tensor chunks = at::empty({group_->getSize(), output.numel()}, output.options().requires_grad(false));
     at::Tensor to = flat_bytes(chunks), from = flat_bytes(input);
     std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), output.numel() * output.element_size());
     auto sent = counts_in_bytes(counts, input);
     noticed(group_->alltoall_base(to, from, received, sent))->wait();
-    sum_in_order(chunks, output);
+    sum_in_order(chunks, output, maxima);
   }
 
   // Runs `issue` and launches the operations that it issues together, so that none waits for another.

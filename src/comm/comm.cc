@@ -130,10 +130,10 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
 
 Work Comm::all_reduce_small(const at::Tensor& tensor, const Axes& axes, int64_t maxima) {
   check_sum(tensor);
-  ORTHANT_CHECK(maxima == 0 || (tensor.is_cpu() && tensor.scalar_type() == at::kDouble), maxima);
+  ORTHANT_CHECK(maxima == 0 || tensor.scalar_type() == at::kDouble, maxima);
   OpenGroup& group = open(axes, tensor.device());
   if (group.size() == 1) return {};
-  const CollectiveKind kind = group.over_nccl ? CollectiveKind::all_reduce : small_sum(group.size());
+  const CollectiveKind kind = small_sum(group.size());
   const bool by_tree = kind == CollectiveKind::all_reduce_by_tree;
   const at::ScalarType type = tensor.scalar_type();
   ORTHANT_CHECK(!by_tree || at::toOpMathType(type) == type, c10::toString(type));

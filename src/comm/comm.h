@@ -135,10 +135,11 @@ class Comm {
   /// owners, then this rank's summed chunk to the other ranks. This and the other sums throw LogicError for a dtype
   /// without a sum (ordered_sum.h).
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
-  /// The same sum, with the same bits, of the few numbers that all ranks exchange in a step. With more than 8 ranks it
-  /// is counted as an all_reduce_by_tree, and each rank needs a connection to at most 2 log2 n others (collectives.h).
-  /// Throws LogicError for float16 and bfloat16, whose sums are formed in float32. The last `maxima` elements, which
-  /// must be float64 on the CPU, are not added: their result is the largest of the group.
+  /// The same sum of the few numbers that all ranks exchange in a step. With more than 8 ranks it is counted as an
+  /// all_reduce_by_tree, and each rank needs a connection to at most 2 log2 n others (collectives.h). It has the bits
+  /// of all_reduce(), except over NCCL with more than 8 ranks, where NCCL chooses the order of additions. Throws
+  /// LogicError for float16 and bfloat16, whose sums are formed in float32. The last `maxima` elements, which must be
+  /// float64, are not added: their result is the largest of the group.
   Work all_reduce_small(const at::Tensor& tensor, const Axes& axes, int64_t maxima = 0);
   /// output = the sum over all ranks of the chunk of `input` that belongs to this position. `counts`: elements per
   /// position; if empty, all are equal. Sends the input except this position's own chunk.

@@ -67,7 +67,7 @@ class Group {
  public:
   virtual ~Group() = default;
   /// Sums over the group, in place; the results are bit-equal on all members. The last `maxima` elements are not added:
-  /// their result is the largest of the group. NCCL has no such operation: there, `maxima` must be 0.
+  /// their result is the largest of the group.
   virtual std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor, int64_t maxima) = 0;
   /// The same sum of few elements over many members, each of which exchanges messages with few others.
   virtual std::unique_ptr<Pending> all_reduce_by_tree(const at::Tensor& tensor, int64_t maxima) = 0;

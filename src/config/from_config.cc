@@ -161,6 +161,11 @@ bool uses_nccl(const Config& config) {
   return config.run.device == "cuda" && (config.run.transport == "auto" || config.run.transport == "nccl");
 }
 
+bool reports_late(const Config& config) {
+  return config.run.device == "cuda" && config.optimizer.name != "muon" && !config.optimizer.in_backward &&
+         !config.parallelism.pipeline_parallel_post_validation;
+}
+
 bool offloads(const Config& config) { return config.optimizer.offload || config.activation_checkpoint.offload; }
 
 bool shards_vocabulary(const Config& config) {

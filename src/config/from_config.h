@@ -32,6 +32,10 @@ bool has_gradients_by_unit(const Config& config);
 /// True if messages of more than one rank travel over NCCL: the run is on GPUs and names no transport of CPU tensors,
 /// with which tensors would travel through host memory.
 bool uses_nccl(const Config& config);
+/// True if the GPU decides whether and how a step updates the weights. The host then does not wait for the gradient
+/// norm; it learns the step's result during the next step. Muon, updates in backward, and post-validation need the
+/// host.
+bool reports_late(const Config& config);
 /// True if optimizer state or activations are kept in host memory.
 bool offloads(const Config& config);
 

@@ -336,7 +336,9 @@ void softmax_exponentials(at::Device device, const SoftmaxExponentials<T>& args)
 template <class T>
 void adamw(at::Device device, const AdamW<T>& args) {
   const auto flat = [&](const T* memory) { return tensor(device, memory, {args.count}); };
-  const at::Tensor gradient = flat(args.gradients) * args.gradient_scale, m = flat(args.m), v = flat(args.v);
+  const at::Tensor scale = tensor(device, args.gradient_scale, {});
+  if (scale.item<double>() == kSkipsUpdate) return;
+  const at::Tensor gradient = flat(args.gradients) * scale, m = flat(args.m), v = flat(args.v);
   m.add_((gradient - m) * (1 - args.beta1));
   v.mul_(args.beta2).add_(gradient.square() * (1 - args.beta2));
   const at::Tensor denominator = v.sqrt() * (1 / std::sqrt(args.bias_correction2)) + args.eps;
@@ -348,11 +350,19 @@ void adamw(at::Device device, const AdamW<T>& args) {
 template <class T>
 void sgd(at::Device device, const Sgd<T>& args) {
   const auto flat = [&](const T* memory) { return tensor(device, memory, {args.count}); };
-  const at::Tensor weights = flat(args.weights);
-  at::Tensor update = flat(args.gradients) * args.gradient_scale + weights * args.weight_decay;
+  const at::Tensor weights = flat(args.weights), scale = tensor(device, args.gradient_scale, {});
+  if (scale.item<double>() == kSkipsUpdate) return;
+  at::Tensor update = flat(args.gradients) * scale + weights * args.weight_decay;
   if (args.momentum_buffer != nullptr) update = flat(args.momentum_buffer).mul_(args.momentum).add_(update);
   weights.sub_(update * args.lr);
   if (args.bf16_weights != nullptr) tensor(device, args.bf16_weights, {args.count}).copy_(weights);
+}
+
+void decide_update(at::Device device, const UpdateDecision& args) {
+  const at::Tensor loss = tensor(device, args.loss, {}).cpu();
+  const at::Tensor squares = tensor(device, args.squares, {ExactSum::kNumbers}).cpu();
+  const double norm = std::sqrt(ExactSum::value_of(squares.const_data_ptr<double>()));
+  tensor(device, args.gradient_scale, {}).fill_(gradient_scale_of(args, loss.item<double>(), norm));
 }
 
 void add_squares(const at::Tensor& x, ExactSum& sum) {

@@ -46,6 +46,8 @@ template <class T>
 void adamw(at::Device device, const AdamW<T>& args);
 template <class T>
 void sgd(at::Device device, const Sgd<T>& args);
+/// As decide_update() in kernels/optimizer.h; waits for the device.
+void decide_update(at::Device device, const UpdateDecision& args);
 /// As add_squares() in kernels/reduce.h; waits for the device of x.
 void add_squares(const at::Tensor& x, ExactSum& sum);
 

@@ -1,6 +1,7 @@
 #include "model/cuda_device.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
 
@@ -20,6 +21,20 @@ void set_cuda_defaults(int ranks) {
 
 at::Tensor copy_to_device(const at::Tensor& host, at::Device device) {
   return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host;
+}
+
+HostCopy::HostCopy(const at::Tensor& tensor) {
+  const bool is_cpu = tensor.is_cpu();
+  host_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(!is_cpu));
+  host_.copy_(tensor, /*non_blocking=*/true);
+  if (is_cpu) return;
+  copied_.emplace(tensor.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
+
+const at::Tensor& HostCopy::get() {
+  if (copied_) copied_->synchronize();
+  return host_;
 }
 
 #ifdef ORTHANT_CUDA

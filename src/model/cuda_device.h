@@ -4,8 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/gpu.h"
@@ -25,6 +27,19 @@ at::Device selected_cuda_device();
 /// Copies a tensor of the CPU to the device, from pinned memory: the copy waits for its turn on the device, and the
 /// host does not wait. Returns the tensor itself for the CPU.
 at::Tensor copy_to_device(const at::Tensor& host, at::Device device);
+
+/// A copy of a tensor in host memory, made when the device has done the work that precedes it on the current stream.
+class HostCopy {
+ public:
+  /// Begins the copy. The host does not wait, and later work on the device may change the tensor.
+  explicit HostCopy(const at::Tensor& tensor);
+  /// Waits until the copy is there, but for no later work of the device.
+  const at::Tensor& get();
+
+ private:
+  at::Tensor host_;
+  std::optional<c10::Event> copied_;  // not of tensors of the CPU
+};
 
 /// The UUID and the model of a device.
 Gpu identify_cuda_device(at::Device device);

@@ -90,6 +90,12 @@ ORTHANT_DEVICE_KERNEL(ORTHANT_INSTANCES, sgd, Sgd)
 #undef ORTHANT_INSTANCES
 #undef ORTHANT_INSTANCES_OF_ELEMENTS
 
+void decide_update(at::Device device, const UpdateDecision& args) {
+  on_device(
+      device, [&] { decide_update(args); }, [&] { aten_kernels::decide_update(device, args); },
+      [&](auto stream) { cuda_kernels::decide_update(args, stream); });
+}
+
 void SquaresSum::add(const at::Tensor& x) {
   if (x.numel() == 0) return;
   ORTHANT_CHECK(x.dim() == 1 && x.is_contiguous(), x.dim());
@@ -103,6 +109,19 @@ void SquaresSum::add(const at::Tensor& x) {
         });
   };
   x.scalar_type() == at::kDouble ? add_as(double{}) : add_as(float{});
+}
+
+void SquaresSum::write_numbers(const at::Tensor& numbers) const {
+#ifdef ORTHANT_CUDA
+  if (digits_.defined() && numbers.is_cuda()) {
+    const auto* digits = in<int64_t>(digits_);
+    return cuda_kernels::write_numbers(digits, digits + ExactSum::kDigits, out<double>(numbers),
+                                       c10::cuda::getCurrentCUDAStream(numbers.device().index()).stream());
+  }
+#endif
+  const at::Tensor host = at::empty({ExactSum::kNumbers}, at::kDouble);
+  std::ranges::copy(total().numbers(), host.mutable_data_ptr<double>());
+  numbers.copy_(copy_to_device(host, numbers.device()));
 }
 
 ExactSum SquaresSum::total() const {

@@ -52,6 +52,7 @@ template <class T>
 void adamw(at::Device device, const AdamW<T>& args);
 template <class T>
 void sgd(at::Device device, const Sgd<T>& args);
+void decide_update(at::Device device, const UpdateDecision& args);
 
 /// The sum of the squares of tensors, with the same bits in every order of add(): see add_squares() in
 /// kernels/reduce.h. The squares of CUDA tensors are added on their device, and only total() waits for it.
@@ -60,6 +61,8 @@ class SquaresSum {
   /// Adds the squares of x, one-dimensional and dense, in float32 or float64. A NaN makes the sum infinite or NaN.
   void add(const at::Tensor& x);
   ExactSum total() const;
+  /// Writes total().numbers() into a float64 tensor on the CPU or on the device of the tensors. Does not wait for it.
+  void write_numbers(const at::Tensor& numbers) const;
 
  private:
   ExactSum sum_;

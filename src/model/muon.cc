@@ -34,7 +34,8 @@ std::vector<at::Tensor> Orthogonalizer::orthogonalized(const MatrixRound& /*roun
   return shards;
 }
 
-at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum, double scale) {
+at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum,
+                         const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor scaled = gradient * scale;
   buffer.lerp_(scaled, 1 - momentum);

@@ -31,10 +31,11 @@ class Orthogonalizer {
   virtual std::vector<at::Tensor> orthogonalized(const MatrixRound& round, std::vector<at::Tensor> shards) const;
 };
 
-/// Adds a gradient times `scale` to the momentum buffer, and returns the matrix to be orthogonalized. With momentum p
-/// and scaled gradient g: the buffer b becomes b' = p b + (1 - p) g, and the result is p b' + (1 - p) g (Nesterov).
-/// Elementwise, so the tensors may be shards.
-at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum, double scale);
+/// Adds a gradient times `scale`, one number, to the momentum buffer, and returns the matrix to be orthogonalized. With
+/// momentum p and scaled gradient g: the buffer b becomes b' = p b + (1 - p) g, and the result is p b' + (1 - p) g
+/// (Nesterov). Elementwise, so the tensors may be shards.
+at::Tensor muon_momentum(const at::Tensor& gradient, const at::Tensor& buffer, double momentum,
+                         const at::Tensor& scale);
 /// Updates the weights: w *= 1 - lr decay, and w -= lr 0.2 sqrt(larger_side) update. The update then has the size of
 /// AdamW's, and both can have one learning rate. Elementwise; larger_side is that of the full matrix.
 void apply_muon(const at::Tensor& weights, const at::Tensor& update, int64_t larger_side, double lr,

@@ -19,7 +19,8 @@ struct Slice {
   const T* gradients;
   std::vector<T*> state;  // in the order of OptimizerSpec::state
   int64_t count, step;    // steps are counted from 1
-  double lr, weight_decay, gradient_scale;
+  double lr, weight_decay;
+  const double* gradient_scale;
   at::Device device;
   Bf16* rounded;  // the bfloat16 working values; null if the masters are the working values
 };
@@ -94,13 +95,13 @@ at::Tensor Optimizer::State::part(size_t parameter) const {
   return flat.narrow(0, part.offset, part.count);
 }
 
-void Optimizer::step(int64_t step, double lr, double gradient_scale) {
+void Optimizer::step(int64_t step, double lr, const at::Tensor& gradient_scale) {
   std::vector<size_t> all(weights_.parameters().size());
   std::iota(all.begin(), all.end(), size_t{0});
   this->step(all, step, lr, gradient_scale);
 }
 
-void Optimizer::step(const std::vector<size_t>& parameters, int64_t step, double lr, double gradient_scale) {
+void Optimizer::step(const std::vector<size_t>& parameters, int64_t step, double lr, const at::Tensor& gradient_scale) {
   const at::NoGradGuard no_grad;
   std::vector<size_t> matrices;
   for (const size_t parameter : parameters) {
@@ -121,7 +122,7 @@ double Optimizer::weight_decay_of(size_t parameter) const {
 }
 
 template <class T>
-void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double gradient_scale) {
+void Optimizer::step_elements(size_t parameter, int64_t step, double lr, const at::Tensor& gradient_scale) {
   const at::Tensor rounded = weights_.owned_value(parameter);
   const bool rounds = rounded.scalar_type() == at::kBFloat16;
   std::vector<T*> state;
@@ -136,12 +137,12 @@ void Optimizer::step_elements(size_t parameter, int64_t step, double lr, double 
                           .step = step,
                           .lr = lr,
                           .weight_decay = weight_decay_of(parameter),
-                          .gradient_scale = gradient_scale,
+                          .gradient_scale = gradient_scale.const_data_ptr<double>(),
                           .device = rounded.device(),
                           .rounded = rounds ? static_cast<Bf16*>(rounded.mutable_data_ptr()) : nullptr});
 }
 
-void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale) {
+void Optimizer::step_matrices(const std::vector<size_t>& matrices, double lr, const at::Tensor& gradient_scale) {
   for (const MatrixRound& round : orthogonalizer_->rounds(matrices)) {
     std::vector<at::Tensor> shards;
     for (const size_t matrix : round) {
@@ -184,10 +185,6 @@ void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begi
   ORTHANT_CHECK(owned.begin <= begin && begin + count <= owned.begin + owned.count, begin, count, owned.begin,
                 owned.count);
   sum.add(weights.owned_gradient(parameter).narrow(0, begin - owned.begin, count));
-}
-
-double clip_factor(double norm, double max_norm) {
-  return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
 }  // namespace orthant

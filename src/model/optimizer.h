@@ -21,13 +21,14 @@ class Optimizer {
   /// `orthogonalizer` is for Muon; null stands for one that requires full matrices.
   Optimizer(Weights& weights, OptimizerConfig config, std::shared_ptr<const Orthogonalizer> orthogonalizer = nullptr);
 
-  /// Updates masters and working values of the owned elements with the gradients times gradient_scale. `step` is the
+  /// Updates masters and working values of the owned elements with the gradients times gradient_scale: one number in
+  /// float64 on the weights' device. If it is kSkipsUpdate, nothing changes; with Muon it must not be. `step` is the
   /// number of this update, from 1: a step of the run without an update does not count.
-  void step(int64_t step, double lr, double gradient_scale);
+  void step(int64_t step, double lr, const at::Tensor& gradient_scale);
   /// The same for these parameters alone. If ranks shard matrices, they must call it with the same matrices. A matrix
   /// whose gradient is not finite on one of these ranks keeps its weights. Its momentum is then not finite, so the run
   /// must stop.
-  void step(const std::vector<size_t>& parameters, int64_t step, double lr, double gradient_scale);
+  void step(const std::vector<size_t>& parameters, int64_t step, double lr, const at::Tensor& gradient_scale);
 
   /// One state tensor for all parameters in its scope. `flat` has the owned elements of these, chunk after chunk.
   struct State : StateTensor {
@@ -43,8 +44,8 @@ class Optimizer {
 
  private:
   template <class T>
-  void step_elements(size_t parameter, int64_t step, double lr, double gradient_scale);
-  void step_matrices(const std::vector<size_t>& matrices, double lr, double gradient_scale);
+  void step_elements(size_t parameter, int64_t step, double lr, const at::Tensor& gradient_scale);
+  void step_matrices(const std::vector<size_t>& matrices, double lr, const at::Tensor& gradient_scale);
   /// The momentum buffer of a matrix's owned elements.
   at::Tensor momentum_of(size_t matrix) const;
   double weight_decay_of(size_t parameter) const;
@@ -60,8 +61,4 @@ bool all_finite(const at::Tensor& tensor);
 /// Adds the squares of `count` elements from `begin` on of this rank's shard of a parameter's gradient. The rank must
 /// own them. `begin` must be a multiple of kNormBlockElements; so must `count`, unless the range ends with the shard.
 void add_gradient_squares(const Weights& weights, size_t parameter, int64_t begin, int64_t count, SquaresSum& sum);
-/// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
-/// It is 1 when max_norm is 0.
-double clip_factor(double norm, double max_norm);
-
 }  // namespace orthant

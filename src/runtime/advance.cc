@@ -1,4 +1,5 @@
-// Consecutive training steps. With post-validation, a rank updates its weights as soon as the statistics that it has
+// Consecutive training steps. On a GPU, the device decides about a step's update while the host prepares the next step:
+// advance_late(). With post-validation, a rank updates its weights as soon as the statistics that it has
 // seen permit it. The step is final when the total statistics have come back: docs/decisions/0014.
 // In pseudo-code, the row of step s on one rank is:
 //
@@ -18,6 +19,7 @@
 namespace orthant {
 
 void Session::advance(int64_t step, const Signals& signals, const OnFinalResult& on_final_result) {
+  if (parts_.reports_late) return advance_late(step, signals, on_final_result);
   if (!plan_.post_validates()) {
     const StepResult result = gradients(step, signals);
     on_final_result(result);
@@ -35,7 +37,8 @@ void Session::advance(int64_t step, const Signals& signals, const OnFinalResult&
     made.updated = !expects_clipping_ && permits_update(made.result);
     if (!made.updated) return;
     if (!chain_.is_last_rank()) backup_.save();  // the last rank has the total and never undoes a step
-    update_weights(step, made.result.norm);
+    set_clip_scale(made.result.norm);
+    update_weights(step);
   };
   const auto validate = [&](const auto& discard) { return validate_pending(on_final_result, discard); };
   made.result = carry_out(step, statistics, {.step = make, .finalize = validate});
@@ -43,7 +46,46 @@ void Session::advance(int64_t step, const Signals& signals, const OnFinalResult&
   if (expects_clipping_) finalize_pending_step(on_final_result);
 }
 
+// The device works through the row while the host waits for the previous step's result, which it had before the row.
+// So the number of skipped steps and the last norm are known at this point.
+void Session::advance_late(int64_t step, const Signals& signals, const OnFinalResult& on_final_result) {
+  const at::Tensor statistics = initial_step_statistics(signals);
+  const StepResult result = carry_out(step, statistics, {});
+  finish_gradients(statistics);
+  report_late(on_final_result);
+  sum(statistics, true);
+  announce_updates();
+  decide_update(statistics);
+  update_weights(step);
+  decided_.emplace(result, HostCopy(statistics));
+}
+
+void Session::decide_update(const at::Tensor& statistics) {
+  const TrainingConfig& training = plan_.config.training;
+  const double* numbers = statistics.const_data_ptr<double>();
+  orthant::decide_update(statistics.device(),
+                         {.loss = numbers + StepSignals::kLoss,
+                          .squares = numbers + StepSignals::kSquares,
+                          .skip_above_norm = training.skip_above_norm,
+                          .max_norm = training.max_norm,
+                          .clipped_norm = training.clips_by_previous_norm() ? last_norm_.value_or(0) : -1,
+                          .gradient_scale = gradient_scale_.mutable_data_ptr<double>()});
+}
+
+void Session::report_late(const OnFinalResult& on_final_result) {
+  if (!decided_) return;
+  Decided step = *std::exchange(decided_, std::nullopt);
+  read(step.statistics.get(), step.result);
+  on_final_result(step.result);
+  if (must_skip(step.result)) {
+    ++skipped_steps_;
+  } else {
+    last_norm_ = step.result.norm;
+  }
+}
+
 void Session::finalize_pending_step(const OnFinalResult& on_final_result) {
+  report_late(on_final_result);
   if (pending_) comm_.set_activity(fmt::format("receiving the gradient norm of step {}", pending_->result.step));
   validate_pending(on_final_result, [] {});
   chain_.wait_for_sends();

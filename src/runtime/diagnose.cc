@@ -72,6 +72,12 @@ std::string Session::first_weight_not_finite() const {
 }
 
 Session::NotFinite Session::find_first_not_finite(int64_t step) {
+  // If results are late, the gradients are those of the next step by now.
+  if (parts_.reports_late) {
+    const at::Tensor statistics = initial_step_statistics({});
+    carry_out(step, statistics, {});
+    finish_gradients(statistics);
+  }
   at::NoGradGuard no_grad;
   // Position of the tensor in the order of computation: weights, results of forward by stage, gradients. Backward goes
   // from the last parameter to the first. A parameter has the same position on all ranks that own parts of it.
@@ -89,17 +95,17 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for the first value that is not finite in step {}", step));
   ModelStages looking(parts_.pipeline, model, weights_, nullptr, sharded_.get(), comm_);
-  looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
-                    .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
-                    .announce =
-                        [&](const Action& action, size_t index) {
-                          activity(action, index);
-                          if (by_forward.empty()) stage = action.stage;
-                        },
-                    .loss =
-                        [&](double sum) {  // covers a loss that no primitive here computes: the vocabulary is sharded
-                          if (by_forward.empty() && !std::isfinite(sum)) by_forward = "the loss", stage = stages - 1;
-                        }});
+  looking.run(row,
+              {.sequences = microbatch_sequences(parts_.data_shard),
+               .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
+               .announce =
+                   [&](const Action& action, size_t index) {
+                     activity(action, index);
+                     if (by_forward.empty()) stage = action.stage;
+                   },
+               .loss = [&](const at::Tensor& sum) {  // of a sharded vocabulary, whose loss no primitive here computes
+                 if (by_forward.empty() && !finite(sum)) by_forward = "the loss", stage = stages - 1;
+               }});
   if (found.what.empty() && !by_forward.empty()) {
     found.what = by_forward, place = parameters + static_cast<size_t>(stage);
   }

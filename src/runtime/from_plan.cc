@@ -169,6 +169,7 @@ SessionParts session_parts(const Plan& plan, Comm& comm) {
           .buckets = std::move(buckets),
           .kept = std::move(kept),
           .data_shard = plan.data_shard(rank),
+          .reports_late = reports_late(config),
           .orthogonalizer = orthogonalizer_of(plan, comm),
           .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents,
                             device = device_of(config), vocabulary = plan.architecture.vocab_size](const Batch& batch) {

@@ -62,6 +62,7 @@ struct SessionParts {
   std::vector<GradientBucket> buckets;  // with their ranges and chunks in this rank's gradient buffer
   KeptStates kept;                      // the part of weights, gradients and optimizer state that this rank keeps
   DataShard data_shard;
+  bool reports_late = false;                             // see reports_late(Config)
   std::shared_ptr<const Orthogonalizer> orthogonalizer;  // for Muon; null if the rank has full matrices
   std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
 };

@@ -85,9 +85,8 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   if (vocabulary_) begin_vocabulary(input);
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
-  if (input.loss && loss_.defined() && !loss_.is_cpu()) input.loss(loss_.item<double>());
   if (!vocabulary_) return;
-  const double loss = vocabulary_->finish();
+  const at::Tensor loss = vocabulary_->finish();
   const bool is_last = comm_.position(kOverPipeline) == pipeline_.vocabulary.last;
   if (is_last && input.loss) input.loss(loss);
 }
@@ -170,7 +169,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   } else if (stage.last && !vocabulary_) {
     live.loss = model_.loss(x, batch);
     loss_ = loss_.defined() ? loss_ + live.loss.detach() : live.loss.detach();
-    if (input_->loss && loss_.is_cpu()) input_->loss(loss_.item<double>());
+    if (input_->loss) input_->loss(loss_);
   } else if (with_backward) {
     // Backward needs only the graph, so the output is not kept here: its memory is freed once it has been sent.
     live.output = torch::autograd::impl::gradient_edge(x);

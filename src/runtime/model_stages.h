@@ -27,10 +27,9 @@ struct StepInput {
   std::function<Microbatch(int microbatch)> load;
   /// Called before each Action with the Action and its index in the row.
   std::function<void(const Action&, size_t index)> announce;
-  /// Called with the sum of scaled losses so far: after each F of the last stage. If pipeline ranks shard the
-  /// vocabulary, it is called once, on the last stage's rank, when the row is done. So it is on a GPU, since reading a
-  /// loss would wait for the device.
-  std::function<void(double)> loss;
+  /// Called with the sum of scaled losses so far, one number on the device: after each F of the last stage.
+  /// If pipeline ranks shard the vocabulary, it is called once, on the last stage's rank, when the row is done.
+  std::function<void(const at::Tensor&)> loss;
   /// If set, a row computes logits instead of a loss. Called with the logits [N,V] of tokens that have a label, on the
   /// last stage's rank, or on all pipeline ranks if they shard the vocabulary.
   std::function<void(const at::Tensor& logits)> logits = {};

@@ -54,6 +54,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts
       weights_(parts_.parameters, scalar_type(plan.config.training.dtype), parts_.kept, device_of(plan.config)),
       model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
       optimizer_(weights_, plan.config.optimizer, parts_.orthogonalizer),
+      gradient_scale_(at::ones({}, at::TensorOptions(weights_.device()).dtype(at::kDouble))),
       reducer_(reducer_of(plan, comm, weights_, model_, parts_)),
       sharded_(sharded_states_of(plan, comm, weights_, model_, parts_)),
       stages_(parts_.pipeline, model_, weights_, reducer_.get(), sharded_.get(), comm),
@@ -101,12 +102,12 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
 }
 
 at::Tensor Session::initial_step_statistics(const Signals& signals) const {
-  const at::Tensor statistics = at::zeros({StepSignals::kElements}, at::kDouble);
+  at::Tensor statistics = at::zeros({StepSignals::kElements}, at::kDouble);
   double* slots = statistics.mutable_data_ptr<double>();
   slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
   slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
   slots[StepSignals::kPeakBytes] = signals.peak_memory_bytes;
-  return statistics;
+  return plan_.post_validates() ? statistics : copy_to_device(statistics, weights_.device());
 }
 
 StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepInput input) {
@@ -123,9 +124,9 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepIn
     return batch;
   };
   input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
-  input.loss = [&](double sum) {
-    statistics.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0;
-  };
+  if (reports_loss()) {
+    input.loss = [&](const at::Tensor& sum) { statistics.select(0, StepSignals::kLoss).copy_(sum); };
+  }
   stages_.run(row, input);
   intervals_ = stages_.intervals();
   return result;
@@ -135,7 +136,7 @@ void Session::finish_gradients(const at::Tensor& statistics) {
   if (sharded_) sharded_->finish();
   add_tied_gradients();
   for (size_t i = 0; i < counted_in_norm_.size() && !plan_.config.optimizer.in_backward; ++i) add_to_norm(i);
-  std::ranges::copy(squares_.total().numbers(), statistics.mutable_data_ptr<double>() + StepSignals::kSquares);
+  squares_.write_numbers(statistics.narrow(0, StepSignals::kSquares, ExactSum::kNumbers));
 }
 
 void Session::add_to_norm(size_t parameter) {
@@ -143,9 +144,10 @@ void Session::add_to_norm(size_t parameter) {
   add_gradient_squares(weights_, parameter, counted.begin, counted.size(), squares_);
 }
 
-double Session::clip_scale(double norm) const {
+void Session::set_clip_scale(double norm) {
   const auto& training = plan_.config.training;
-  return clip_factor(training.clips_by_previous_norm() ? last_norm_.value_or(0) : norm, training.max_norm);
+  gradient_scale_.fill_(
+      clip_factor(training.clips_by_previous_norm() ? last_norm_.value_or(0) : norm, training.max_norm));
 }
 
 void Session::update_in_backward(int bucket) {
@@ -159,7 +161,8 @@ void Session::update_in_backward(int bucket) {
       if (!not_finite_ || optimizer_.is_exchanged(parameter)) updated.push_back(parameter);
     }
   }
-  optimizer_.step(updated, step_ - skipped_steps_, learning_rate_of(plan_.config, step_), clip_scale(0));
+  set_clip_scale(0);
+  optimizer_.step(updated, step_ - skipped_steps_, learning_rate_of(plan_.config, step_), gradient_scale_);
 }
 
 void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
@@ -168,15 +171,14 @@ void Session::sum(const at::Tensor& statistics, bool along_pipeline) {
   if (comm_.group_size(axes) > 1) comm_.all_reduce_small(statistics, axes, StepSignals::kMaxima).wait();
 }
 
-void Session::read(const at::Tensor& statistics, StepResult& result) const {
-  const std::span<const double> numbers(statistics.const_data_ptr<double>(), static_cast<size_t>(statistics.numel()));
+void Session::read(const at::Tensor& statistics, StepResult& result) {
+  const at::Tensor host = statistics.cpu();
+  const double* numbers = host.const_data_ptr<double>();
   result.loss = numbers[StepSignals::kLoss];
   result.terminate = numbers[StepSignals::kTerminate] > 0;
   result.interrupt = numbers[StepSignals::kInterrupt] > 0;
   result.peak_memory_bytes = numbers[StepSignals::kPeakBytes];
-  ExactSum squares;
-  squares.add(numbers.subspan<StepSignals::kSquares, ExactSum::kNumbers>());
-  result.norm = std::sqrt(squares.value());
+  result.norm = std::sqrt(ExactSum::value_of(numbers + StepSignals::kSquares));
 }
 
 std::function<void(const Action&, size_t)> Session::activity_reporter(size_t actions, std::string what) const {
@@ -205,24 +207,28 @@ void Session::add_tied_gradients() {
 }
 
 bool Session::must_skip(const StepResult& result) const {
-  const double most = plan_.config.training.skip_above_norm;
-  return !result.is_finite() || (most > 0 && result.norm > most);
+  return must_skip_update(result.loss, result.norm, plan_.config.training.skip_above_norm);
+}
+
+void Session::announce_updates() const {
+  if (!before_update || plan_.config.optimizer.in_backward) return;
+  for (size_t i = 0; i < weights_.parameters().size(); ++i) before_update(i);
 }
 
 void Session::update(int64_t step, const StepResult& result) {
-  const bool in_backward = plan_.config.optimizer.in_backward;
-  for (size_t i = 0; i < weights_.parameters().size() && before_update && !in_backward; ++i) before_update(i);
-  if (must_skip(result) && !in_backward) {
+  announce_updates();
+  if (must_skip(result) && !plan_.config.optimizer.in_backward) {
     ++skipped_steps_;
     return;
   }
-  update_weights(step, result.norm);
+  set_clip_scale(result.norm);
+  update_weights(step);
   last_norm_ = result.norm;
 }
 
-void Session::update_weights(int64_t step, double norm) {
+void Session::update_weights(int64_t step) {
   if (!plan_.config.optimizer.in_backward) {
-    optimizer_.step(step - skipped_steps_, learning_rate_of(plan_.config, step), clip_scale(norm));
+    optimizer_.step(step - skipped_steps_, learning_rate_of(plan_.config, step), gradient_scale_);
   }
   gather_weights();
 }

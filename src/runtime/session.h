@@ -12,6 +12,7 @@
 
 #include "data/loader.h"
 #include "data/prefetch.h"
+#include "model/cuda_device.h"
 #include "model/optimizer.h"
 #include "model/transformer.h"
 #include "parallel/data/run.h"
@@ -74,8 +75,8 @@ class Session {
   /// Called with a step's total result, the same on all ranks, before its update becomes final. May throw.
   using OnFinalResult = std::function<void(const StepResult&)>;
   /// Computes gradients and updates the weights. Calls `on_final_result` for each step that becomes final in the call:
-  /// without post-validation for this step; with it, usually for the previous step, and possibly for both. Throws what
-  /// `on_final_result` throws. All ranks must call it with the same step.
+  /// this step; if results are late (reports_late(Config)), the previous step; with post-validation usually the
+  /// previous step, and possibly both. Throws what `on_final_result` throws. All ranks must call it with the same step.
   void advance(int64_t step, const Signals& signals, const OnFinalResult& on_final_result);
   /// Returns when all ranks have the last step's result and its update is final. All ranks must call it together.
   void finalize_pending_step(const OnFinalResult& on_final_result);
@@ -122,7 +123,8 @@ class Session {
   int64_t labels_of(int64_t step) const;
   /// Returns a StepInput::announce for a row of `actions` Actions. It reports each Action as the rank's activity.
   std::function<void(const Action&, size_t index)> activity_reporter(size_t actions, std::string what) const;
-  /// This rank's step statistics: StepSignals with zeros for the squares of gradients.
+  /// This rank's step statistics: StepSignals with zeros for the loss and the squares of gradients. They are on the
+  /// weights' device, except with post-validation: its messages between ranks begin on the CPU.
   at::Tensor initial_step_statistics(const Signals& signals) const;
   /// Carries out the rank's row, and writes the loss into the statistics.
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
@@ -131,10 +133,20 @@ class Session {
   /// Updates the parameters of a bucket whose gradients are final. After the first gradient that is not finite, this
   /// rank updates only matrices that other ranks exchange with it.
   void update_in_backward(int bucket);
-  /// Updates the weights with this step's gradients, unless backward has done so, and gathers them.
-  void update_weights(int64_t step, double norm);
-  /// The factor that clips this step's gradients. `norm`: their norm, which clipping by the previous norm ignores.
-  double clip_scale(double norm) const;
+  /// Calls before_update for all parameters, unless backward has called it.
+  void announce_updates() const;
+  /// Updates the weights with this step's gradients times gradient_scale_, unless backward has done so, and gathers
+  /// them.
+  void update_weights(int64_t step);
+  /// Enqueues the step on the device, without a wait for it, and reports the previous step.
+  void advance_late(int64_t step, const Signals& signals, const OnFinalResult& on_final_result);
+  /// Receives and reports the step that the device has decided about, if there is one.
+  void report_late(const OnFinalResult& on_final_result);
+  /// Writes the factor that clips this step's gradients to gradient_scale_. `norm`: their norm, which clipping by the
+  /// previous norm ignores.
+  void set_clip_scale(double norm);
+  /// Lets the device write that factor, or kSkipsUpdate, from the summed statistics.
+  void decide_update(const at::Tensor& statistics);
   /// Adds the squares of the gradient's elements that this rank counts.
   void add_to_norm(size_t parameter);
   /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum, of
@@ -145,7 +157,7 @@ class Session {
   /// All-reduces the statistics. `along_pipeline`: over all ranks; otherwise over the ranks with this pipeline rank.
   void sum(const at::Tensor& statistics, bool along_pipeline);
   /// Fills the result from summed statistics.
-  void read(const at::Tensor& statistics, StepResult& result) const;
+  static void read(const at::Tensor& statistics, StepResult& result);
   /// True if loss and norm are finite and the norm needs no clipping.
   bool permits_update(const StepResult& result) const;
   /// Receives the total statistics of the previous step. Returns true if that step had to be redone: it calls
@@ -169,6 +181,7 @@ class Session {
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;
+  at::Tensor gradient_scale_;                 // of the next update: see Optimizer::step()
   std::unique_ptr<GradientReducer> reducer_;  // null if gradients exist by unit
   std::unique_ptr<ShardedStates> sharded_;    // null otherwise
   std::optional<double> last_norm_;
@@ -185,7 +198,13 @@ class Session {
     at::Tensor statistics;
     bool updated = false;  // STEP has updated the weights, because the sum of earlier ranks and this one permitted it
   };
-  std::optional<Pending> pending_;
+  std::optional<Pending> pending_;  // with post-validation
+  // A step that the device has decided about.
+  struct Decided {
+    StepResult result;
+    HostCopy statistics;
+  };
+  std::optional<Decided> decided_;  // if results are late
   bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
   StatisticsChain chain_;
   OptimizerBackup backup_;

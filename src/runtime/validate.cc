@@ -44,12 +44,12 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
       }
       return batch;
     };
-    double nats = 0;
+    at::Tensor nats;
     stages_.run(row, {.sequences = sequences,
                       .load = load,
                       .announce = activity_reporter(row.size(), fmt::format("of validation, batch {}", i + 1)),
-                      .loss = [&](double nats_so_far) { nats = nats_so_far; }});
-    if (judges) sum[0] += nats;
+                      .loss = [&](const at::Tensor& nats_so_far) { nats = nats_so_far; }});
+    if (judges && nats.defined()) sum[0] += nats.item<double>();
   }
   comm_.all_reduce_small(sums, all_axes(comm_.mesh())).wait();
   return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};

@@ -132,8 +132,8 @@ at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef sha
   return output_.take_input_gradient(microbatch).view(shape);
 }
 
-double VocabularyStages::finish() {
-  const double loss = output_.finish();
+at::Tensor VocabularyStages::finish() {
+  const at::Tensor loss = output_.finish();
   input_.finish();
   return loss;
 }

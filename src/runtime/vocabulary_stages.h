@@ -47,7 +47,7 @@ class VocabularyStages {
   at::Tensor output_gradient(int microbatch, at::IntArrayRef shape_BTC);
 
   /// Waits for pending communication. Returns the row's sum of scaled losses, the same on all ranks.
-  double finish();
+  at::Tensor finish();
 
  private:
   bool is_first() const;

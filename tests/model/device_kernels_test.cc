@@ -281,43 +281,70 @@ void check_updates(const Backend& place) {
     constexpr int64_t kCount = 1001;
     const at::Tensor weights = random({kCount}, type), second = random({kCount}, type).square();
     const at::Tensor rounded = at::zeros({kCount}, at::kBFloat16);
-    const auto check = [&]<class T>(T) {
-      const auto bf16 = [](const at::Tensor& t) { return sizeof(T) == 4 ? out<Bf16>(t) : nullptr; };
-      expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded}, tolerance,
-                   "adamw", [&](const Backend& at, const Tensors& t) {
-                     RUN(at, adamw,
-                         AdamW<T>{.weights = out<T>(t[0]),
-                                  .gradients = in<T>(t[1]),
-                                  .m = out<T>(t[2]),
-                                  .v = out<T>(t[3]),
-                                  .count = kCount,
-                                  .lr = 0.01,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.95,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .bias_correction1 = 0.1,
-                                  .bias_correction2 = 0.05,
-                                  .gradient_scale = 0.3,
-                                  .bf16_weights = bf16(t[4])});
-                   });
-      for (const bool has_momentum : {false, true}) {
-        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded}, tolerance, "sgd",
+    for (const double factor : {0.3, kSkipsUpdate}) {
+      const at::Tensor scale = at::full({1}, factor, at::kDouble);
+      const auto check = [&]<class T>(T) {
+        const auto bf16 = [](const at::Tensor& t) { return sizeof(T) == 4 ? out<Bf16>(t) : nullptr; };
+        expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), second, rounded, scale},
+                     tolerance, "adamw", [&](const Backend& at, const Tensors& t) {
+                       RUN(at, adamw,
+                           AdamW<T>{.weights = out<T>(t[0]),
+                                    .gradients = in<T>(t[1]),
+                                    .m = out<T>(t[2]),
+                                    .v = out<T>(t[3]),
+                                    .count = kCount,
+                                    .lr = 0.01,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .eps = 1e-8,
+                                    .weight_decay = 0.1,
+                                    .bias_correction1 = 0.1,
+                                    .bias_correction2 = 0.05,
+                                    .gradient_scale = in<double>(t[5]),
+                                    .bf16_weights = bf16(t[4])});
+                     });
+        for (const bool has_momentum : {false, true}) {
+          expect_equal(place, {weights, random({kCount}, type), random({kCount}, type), rounded, scale}, tolerance,
+                       "sgd", [&](const Backend& at, const Tensors& t) {
+                         RUN(at, sgd,
+                             Sgd<T>{.weights = out<T>(t[0]),
+                                    .gradients = in<T>(t[1]),
+                                    .momentum_buffer = has_momentum ? out<T>(t[2]) : nullptr,
+                                    .count = kCount,
+                                    .lr = 0.01,
+                                    .momentum = 0.9,
+                                    .weight_decay = 0.1,
+                                    .gradient_scale = in<double>(t[4]),
+                                    .bf16_weights = bf16(t[3])});
+                       });
+        }
+      };
+      type == at::kDouble ? check(double{}) : check(float{});
+    }
+  }
+}
+
+// The decision has the bits of the CPU.
+void check_decisions(const Backend& place) {
+  for (const double norm : {0.0, 0.3, 4.0, 5.0, 1e-30, std::numeric_limits<double>::infinity()}) {
+    ExactSum sum;
+    for (const double part : {0.1, 0.2, 0.7}) sum.add(part * norm * norm);
+    const at::Tensor squares = at::empty({ExactSum::kNumbers}, at::kDouble);
+    std::ranges::copy(sum.numbers(), squares.mutable_data_ptr<double>());
+    for (const double loss : {2.0, std::nan("")}) {
+      for (const double clipped_norm : {-1.0, 3.0}) {
+        expect_equal(place, {at::full({1}, loss, at::kDouble), squares, at::zeros({1}, at::kDouble)}, 0, "a decision",
                      [&](const Backend& at, const Tensors& t) {
-                       RUN(at, sgd,
-                           Sgd<T>{.weights = out<T>(t[0]),
-                                  .gradients = in<T>(t[1]),
-                                  .momentum_buffer = has_momentum ? out<T>(t[2]) : nullptr,
-                                  .count = kCount,
-                                  .lr = 0.01,
-                                  .momentum = 0.9,
-                                  .weight_decay = 0.1,
-                                  .gradient_scale = 0.3,
-                                  .bf16_weights = bf16(t[3])});
+                       RUN(at, decide_update,
+                           UpdateDecision{.loss = in<double>(t[0]),
+                                          .squares = in<double>(t[1]),
+                                          .skip_above_norm = 4.5,
+                                          .max_norm = 0.7,
+                                          .clipped_norm = clipped_norm,
+                                          .gradient_scale = out<double>(t[2])});
                      });
       }
-    };
-    type == at::kDouble ? check(double{}) : check(float{});
+    }
   }
 }
 
@@ -332,6 +359,7 @@ TEST(AtenKernels, ComputeWhatTheCpuKernelsCompute) {
   check_rotary(aten);
   check_dropout(aten);
   check_updates(aten);
+  check_decisions(aten);
 }
 
 TEST(KernelsGpu, ComputeWhatTheCpuKernelsCompute) {

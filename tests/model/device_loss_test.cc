@@ -243,6 +243,11 @@ TEST(KernelsGpu, SumOfSquaresHasOneValueForEveryOrder) {
     EXPECT_EQ(at_once.total().value(), by_parts.total().value());
     const double want = x.cpu().to(at::kDouble).square().sum().item<double>();
     EXPECT_NEAR(at_once.total().value(), want, 1e-13 * want);
+    const at::Tensor numbers = at::zeros({ExactSum::kNumbers}, at::TensorOptions(at::kCUDA).dtype(at::kDouble));
+    at_once.write_numbers(numbers);
+    const at::Tensor host = numbers.cpu();
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(host.const_data_ptr<double>(), ExactSum::kNumbers), at_once.total().numbers()));
   }
   SquaresSum of_nan;
   of_nan.add(at::full({1}, std::nan(""), at::kFloat).to(at::kCUDA));

@@ -48,7 +48,7 @@ TEST(Optimizer, IsItsFormula) {
       for (int64_t step = 1; step <= 4; ++step) {
         randomize_gradients(ours, 10 + static_cast<uint64_t>(step));
         randomize_gradients(plain, 10 + static_cast<uint64_t>(step));
-        optimizer.step(step, 0.01 * static_cast<double>(step), 0.7);
+        optimizer.step(step, 0.01 * static_cast<double>(step), at::scalar_tensor(0.7, at::kDouble));
         oracle.step(plain, step, 0.01 * static_cast<double>(step), 0.7);
       }
       for (size_t p = 0; p < parameters.size(); ++p) {
@@ -93,7 +93,7 @@ TEST(Optimizer, IsThatOfTorch) {
         optimizers[control] = std::make_unique<Optimizer>(*weights[control], config);
       }
       weights[control]->gradient(0).copy_((2 * index + static_cast<double>(step)).sin().view(shape));
-      optimizers[control]->step(step, 0.01 * static_cast<double>(step), 1.0);
+      optimizers[control]->step(step, 0.01 * static_cast<double>(step), at::ones({}, at::kDouble));
       const double error = relative_error(weights[control]->master(0).flatten(), want);
       if (control == 0) {
         EXPECT_LT(error, config.name == "muon" ? 1e-13 : 1e-15) << line;
@@ -121,7 +121,7 @@ TEST(Optimizer, GainsAndBiasesDecayOnlyWithAll) {
     const at::Tensor before = weights.masters().clone();
     Optimizer optimizer(weights, {.weight_decay = 0.5, .weight_decay_on = decays});
     weights.gradients().zero_();
-    optimizer.step(1, 0.1, 1.0);
+    optimizer.step(1, 0.1, at::ones({}, at::kDouble));
     int unchanged = 0;
     for (size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor was = shard_in(before, weights, p);
@@ -147,7 +147,8 @@ TEST(Optimizer, WorkingCopyIsTheMasterRounded) {
     for (int64_t step = 1; step <= 3; ++step) {
       randomize_gradients(weights, static_cast<uint64_t>(step));
       const at::Tensor before = weights.masters().clone();
-      optimizer.step(step, 1e-5, 1.0);  // below the precision of bfloat16: the master weights still move
+      // Below the precision of bfloat16: the master weights still move.
+      optimizer.step(step, 1e-5, at::ones({}, at::kDouble));
       EXPECT_FALSE(weights.masters().equal(before));
       EXPECT_TRUE(weights.values().equal(weights.masters().to(at::kBFloat16)));
     }
@@ -159,7 +160,7 @@ TEST(Optimizer, GapsOfTheFlatBufferStayZero) {
   weights.initialize(3);
   Optimizer optimizer(weights, {.name = "sgd", .weight_decay_on = "all"});
   randomize_gradients(weights, 1);
-  optimizer.step(1, 0.1, 1.0);
+  optimizer.step(1, 0.1, at::ones({}, at::kDouble));
   at::Tensor gaps = weights.masters().clone();
   int64_t held = 0;
   for (size_t p = 0; p < weights.parameters().size(); ++p) {

@@ -82,7 +82,7 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
         engine.stages.run(row, {.sequences = {1, 1, 1},
                                 .load = [&](int m) { return rows_of(batch, m, 1); },
                                 .announce = {},
-                                .loss = [&](double sum) { loss = sum; }});
+                                .loss = [&](const at::Tensor& sum) { loss = sum.item<double>(); }});
         return std::pair{loss, engine.weights.gradients().clone()};
       };
       using enum ActionKind;

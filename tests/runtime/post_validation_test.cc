@@ -10,119 +10,13 @@
 #include "tests/support/says.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
-#include "tests/support/trained.h"
-#include "tests/support/sharded_runs.h"
+#include "tests/support/training_courses.h"
 
 namespace orthant::post_validation_test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 const std::string kPost = "parallelism.pipeline_parallel_post_validation=true";
-
-/// Factors for the gradient of the first matrix on one pipeline rank, by step.
-struct Injection {
-  int pipeline_rank = 0;
-  std::vector<std::pair<int64_t, double>> factors;
-};
-
-struct FinalResult {
-  double loss = 0, norm = 0;
-  bool operator==(const FinalResult& other) const {
-    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
-    return same(loss, other.loss) && same(norm, other.norm);
-  }
-};
-struct RankCourse {
-  std::vector<FinalResult> results;  // by step
-  at::Tensor masters, values;  // values: only owned ones, if weights are sharded
-  std::vector<at::Tensor> optimizer_state;
-  Traffic traffic;
-  std::string not_finite;  // the tensor that was found not finite, if the run stopped
-};
-
-struct Training {
-  int64_t steps = 6;
-  Injection injection;
-  std::string resume_from;
-  bool save = false;
-  int64_t finalize_every = 0;
-  bool skips = false;  // steps that are not finite, instead of stopping
-};
-
-/// Multiplies once per step, after the step's last microbatch has added its gradient.
-void inject(Session& session, const Plan& plan, int rank, const Injection& injection) {
-  if (plan.pipeline_rank(rank) != injection.pipeline_rank || injection.factors.empty()) return;
-  int64_t microbatches = 0;
-  for (const Range& range : plan.data_shard(rank).microbatches) microbatches += range.size() > 0;
-  const Weights& weights = session.weights();
-  const auto is_matrix = [](const Weight& w) { return w.value.dim() == 2 && w.value.numel() > 0; };
-  const int index = std::ranges::find_if(weights.all(), is_matrix)->index;
-  session.weights().on_gradient = [=, inner = weights.on_gradient, writes = int64_t{0}](const Weight& w) mutable {
-    if (w.index == index && ++writes % microbatches == 0) {
-      for (const auto& [step, factor] : injection.factors)
-        if (step == writes / microbatches) at::Tensor(w.gradient).mul_(factor);
-    }
-    inner(w);
-  };
-}
-
-struct NotFinite {};
-
-std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, const Training& run) {
-  std::vector<RankCourse> courses(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
-    RankCourse& course = courses[static_cast<size_t>(rank)];
-    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport, .timeout_s = 60});
-    Session session(plan, data.train, comm);
-    TrainState state;
-    if (run.resume_from.empty()) {
-      session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
-    } else {
-      state = load_snapshot(run.resume_from, plan, data, session);
-    }
-    inject(session, plan, rank, run.injection);
-    const auto note = [&] {
-      course.masters = session.weights().masters().clone();
-      const Weights& weights = session.weights();
-      course.values = (plan.shards_weights() ? weights.owned_values() : weights.values()).clone();
-      course.optimizer_state = copy_state(session.optimizer());
-    };
-    const auto on_final_result = [&](const StepResult& result) {
-      EXPECT_EQ(result.step, state.step + 1);
-      EXPECT_EQ(result.peak_memory_bytes, plan.mesh.size());
-      state.step = result.step, state.tokens += result.tokens;
-      course.results.push_back({result.loss, result.norm});
-      if (result.is_finite() || run.skips) return;
-      note();
-      course.not_finite = session.find_first_not_finite(result.step).what;
-      throw NotFinite();
-    };
-    const Traffic before = comm.total_traffic();
-    try {
-      for (int64_t step = state.step + 1; step <= run.steps; ++step) {
-        session.advance(step, {.peak_memory_bytes = 1.0 + (rank + step) % plan.mesh.size()}, on_final_result);
-        if (run.finalize_every > 0 && step % run.finalize_every == 0) session.finalize_pending_step(on_final_result);
-      }
-      session.finalize_pending_step(on_final_result);
-      note();
-      const Traffic after = comm.total_traffic();
-      course.traffic = {after.calls - before.calls, after.bytes - before.bytes};
-      if (run.save) SnapshotSaver(plan, data, session).save(state);
-    } catch (const NotFinite&) {
-    }
-  });
-  return courses;
-}
-
-void expect_same(const std::vector<RankCourse>& have, const std::vector<RankCourse>& want, const std::string& what) {
-  for (size_t rank = 0; rank < want.size(); ++rank) {
-    EXPECT_EQ(have[rank].results, want[rank].results) << what << ", rank " << rank;
-    EXPECT_TRUE(have[rank].masters.equal(want[rank].masters)) << what << ", rank " << rank;
-    EXPECT_TRUE(have[rank].values.equal(want[rank].values)) << what << ", rank " << rank;
-    EXPECT_TRUE(same_state(have[rank].optimizer_state, want[rank].optimizer_state)) << what << ", rank " << rank;
-    EXPECT_EQ(have[rank].not_finite, want[rank].not_finite) << what << ", rank " << rank;
-  }
-}
 
 /// Whether a rank has sent more than the planned bytes of these steps, because forwards were run again.
 bool sent_again(const Plan& plan, const std::vector<RankCourse>& ranks, int64_t steps) {
@@ -307,10 +201,11 @@ TEST(PostValidation, ASkippedStepLeavesTheLastNormAndTheNumberOfUpdates) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport, .timeout_s = 60});
     Session session(plan, run.data().train, comm);
     session.weights().initialize(1);
-    inject(session, plan, rank, {1, {{3, kInf}}});
+    int64_t step = 0;
+    inject(session, plan, rank, {1, {{3, kInf}}}, step);
     std::vector<double> norms;
     const auto on_final_result = [&](const StepResult& result) { norms.push_back(result.norm); };
-    for (int64_t step = 1; step <= 3; ++step) session.advance(step, {}, on_final_result);
+    while (++step <= 3) session.advance(step, {}, on_final_result);
     session.finalize_pending_step(on_final_result);
     ASSERT_EQ(norms.size(), 3u);
     EXPECT_FALSE(std::isfinite(norms[2]));

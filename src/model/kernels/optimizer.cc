@@ -14,7 +14,7 @@ template <class T>
 struct StepVectors {
   explicit StepVectors(const AdamW<T>& args)
       : decay(splat<T>(1.0 - args.lr * args.weight_decay)),
-        gradient_scale(splat<T>(args.gradient_scale)),
+        gradient_scale(splat<T>(*args.gradient_scale)),
         rest1(splat<T>(1.0 - args.beta1)),
         beta2(splat<T>(args.beta2)),
         rest2(splat<T>(1.0 - args.beta2)),
@@ -51,7 +51,7 @@ void adamw_elements(const AdamW<T>& args, int64_t begin, int64_t end) {
 
 template <class T>
 void sgd_elements(const Sgd<T>& args, int64_t begin, int64_t end) {
-  const auto decay = splat<T>(args.weight_decay), scale = splat<T>(args.gradient_scale);
+  const auto decay = splat<T>(args.weight_decay), scale = splat<T>(*args.gradient_scale);
   const auto momentum = splat<T>(args.momentum), lr = splat<T>(args.lr);
   T* weights = args.weights + begin;
   const T* gradients = args.gradients + begin;
@@ -78,7 +78,10 @@ ORTHANT_KERNEL(sgd_elements, Sgd, double, f64)
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <cmath>
+
 #include "base/errors.h"
+#include "base/exact_sum.h"
 #include "model/kernels/parallel.h"
 
 namespace orthant {
@@ -91,6 +94,7 @@ ORTHANT_DISPATCH(sgd_elements, Sgd, double, f64)
 template <class T>
 void adamw(const AdamW<T>& args) {
   ORTHANT_CHECK(sizeof(T) == sizeof(float) || !args.bf16_weights, args.count);
+  if (*args.gradient_scale == kSkipsUpdate) return;
   parallel_elements(args.count, [&](int64_t begin, int64_t end) { adamw_elements(args, begin, end); });
 }
 
@@ -100,11 +104,16 @@ template void adamw(const AdamW<double>&);
 template <class T>
 void sgd(const Sgd<T>& args) {
   ORTHANT_CHECK(sizeof(T) == sizeof(float) || !args.bf16_weights, args.count);
+  if (*args.gradient_scale == kSkipsUpdate) return;
   parallel_elements(args.count, [&](int64_t begin, int64_t end) { sgd_elements(args, begin, end); });
 }
 
 template void sgd(const Sgd<float>&);
 template void sgd(const Sgd<double>&);
+
+void decide_update(const UpdateDecision& args) {
+  *args.gradient_scale = gradient_scale_of(args, *args.loss, std::sqrt(ExactSum::value_of(args.squares)));
+}
 
 }  // namespace orthant
 #endif  // HWY_ONCE

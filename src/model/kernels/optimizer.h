@@ -1,9 +1,43 @@
-// The updates of AdamW and SGD, each in one pass over state, weights, and the bf16 copy that the model computes with.
+// The updates of AdamW and SGD, each in one pass over state, weights, and the bf16 copy that the model computes with;
+// and the decision whether a step updates.
 #pragma once
 
 #include "model/kernels/element.h"
 
 namespace orthant {
+
+/// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
+/// It is 1 when max_norm is 0. Also device code.
+constexpr double clip_factor(double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  return max_norm > 0 && factor < 1 ? factor : 1.0;
+}
+
+/// True if a step with this loss and norm of the gradients must not update the weights: one of them is not finite, or
+/// the norm is above a limit, where 0 is no limit. Also device code.
+constexpr bool must_skip_update(double loss, double norm, double skip_above_norm) {
+  const double both = loss - loss + (norm - norm);  // 0 if both are finite, otherwise NaN
+  return both != 0 || (skip_above_norm > 0 && norm > skip_above_norm);
+}
+
+/// A gradient scale with which an update changes nothing.
+inline constexpr double kSkipsUpdate = -1;
+
+/// The values that decide about the update of a step. All pointers are to memory of the device.
+struct UpdateDecision {
+  const double* loss;
+  const double* squares;   // of all gradients: ExactSum::numbers()
+  double skip_above_norm;  // as for must_skip_update()
+  double max_norm;         // as for clip_factor()
+  double clipped_norm;     // the norm by which to clip; negative: that of these gradients
+  double* gradient_scale;  // out: the clip factor, or kSkipsUpdate
+};
+/// The scale for a step with this loss and norm. Also device code.
+constexpr double gradient_scale_of(const UpdateDecision& args, double loss, double norm) {
+  if (must_skip_update(loss, norm, args.skip_above_norm)) return kSkipsUpdate;
+  return clip_factor(args.clipped_norm < 0 ? norm : args.clipped_norm, args.max_norm);
+}
+void decide_update(const UpdateDecision& args);
 
 /// A slice of `count` elements with the same hyperparameters. T is float or double.
 template <class T>
@@ -20,7 +54,7 @@ struct AdamW {
   double weight_decay;
   double bias_correction1;      // 1 - beta1^step, steps counted from 1
   double bias_correction2;      // 1 - beta2^step
-  double gradient_scale = 1.0;  // factor applied to every gradient first; the clip factor
+  const double* gradient_scale;  // one number: the factor applied to every gradient first, or kSkipsUpdate
   Bf16* bf16_weights = nullptr;  // optional out: the new weights, rounded
 };
 
@@ -40,7 +74,7 @@ struct Sgd {
   double lr;
   double momentum;
   double weight_decay;
-  double gradient_scale = 1.0;   // factor applied to every gradient first; the clip factor
+  const double* gradient_scale;  // one number: the factor applied to every gradient first, or kSkipsUpdate
   Bf16* bf16_weights = nullptr;  // optional out: the new weights, rounded
 };
 

@@ -153,7 +153,7 @@ void OutputLayer::sweep() {
   }
 }
 
-double OutputLayer::finish() {
+at::Tensor OutputLayer::finish() {
   for (auto& [microbatch, one] : live_) {
     wait_for_softmax(microbatch);
     one->input_arrives.wait();
@@ -161,9 +161,9 @@ double OutputLayer::finish() {
   }
   sweep();
   ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);
-  at::Tensor sum;  // on the device, so that the host waits for it once
+  at::Tensor sum;
   for (const auto& [microbatch, loss] : losses_) sum = sum.defined() ? sum + loss : loss;
-  return sum.defined() ? sum.item<double>() : 0;
+  return sum.defined() ? sum : at::zeros({}, at::kDouble);
 }
 
 }  // namespace orthant

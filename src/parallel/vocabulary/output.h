@@ -66,7 +66,7 @@ class OutputLayer {
   /// Begins a step: clears the losses.
   void begin() { losses_.clear(); }
   /// Waits for all collectives. Returns the sum of the losses since begin(), the same bits on all ranks.
-  double finish();
+  at::Tensor finish();
 
  private:
   struct Live {

@@ -2,11 +2,17 @@
 // change no bit. The controls change one constant of the formula.
 #include "model/kernels/optimizer.h"
 
+#include <array>
+#include <limits>
+
 #include "base/errors.h"
+#include "base/exact_sum.h"
 #include "tests/model/kernels/testing.h"
 
 namespace orthant::optimizer_test {
 namespace {
+
+constexpr double kScale = 0.7, kOne = 1;
 
 template <class T>
 struct State {
@@ -31,7 +37,7 @@ struct State {
             .weight_decay = 0.1,
             .bias_correction1 = 1 - std::pow(0.9, 5),
             .bias_correction2 = 1 - std::pow(0.95, 5),
-            .gradient_scale = 0.7};
+            .gradient_scale = &kScale};
   }
 
   Sgd<T> sgd_step(int64_t first, int64_t count, bool has_momentum = true) {
@@ -42,7 +48,7 @@ struct State {
             .lr = 3e-3,
             .momentum = 0.9,
             .weight_decay = 0.1,
-            .gradient_scale = 0.7};
+            .gradient_scale = &kScale};
   }
 
   std::vector<T> weights, gradients, m, v;
@@ -59,7 +65,7 @@ Expected expected_step(const State<T>& before, const AdamW<T>& by) {
   const double u = unit<T>();
   Expected e;
   for (size_t i = 0; i < before.m.size(); ++i) {
-    const double g = before.gradients[i] * by.gradient_scale;
+    const double g = before.gradients[i] * *by.gradient_scale;
     const double m = by.beta1 * before.m[i] + (1 - by.beta1) * g, v = by.beta2 * before.v[i] + (1 - by.beta2) * g * g;
     const double denominator = std::sqrt(v / by.bias_correction2) + by.eps;
     const double update = by.lr / by.bias_correction1 * m / denominator;
@@ -97,7 +103,7 @@ TYPED_TEST(Updates, AdamWIsTheFormulaOnEveryTarget) {
     step.bias_correction2 = 1;
     EXPECT_NOT_WITHIN(after.weights, expected_step(before, step).w, e.w_bound);
     step = after.step(0, 1003);
-    step.gradient_scale = 1;
+    step.gradient_scale = &kOne;
     EXPECT_NOT_WITHIN(after.v, expected_step(before, step).v, e.v_bound);
   });
 }
@@ -124,7 +130,7 @@ Expected expected_sgd(const State<T>& before, const Sgd<T>& by) {
   const double u = unit<T>();
   Expected e;
   for (size_t i = 0; i < before.m.size(); ++i) {
-    const double g = before.gradients[i] * by.gradient_scale, decay = by.weight_decay * before.weights[i];
+    const double g = before.gradients[i] * *by.gradient_scale, decay = by.weight_decay * before.weights[i];
     const double old = by.momentum_buffer != nullptr ? by.momentum * before.m[i] : 0;
     e.m.push_back(old + g + decay);
     e.m_bound.push_back(4 * u * (std::abs(old) + std::abs(g) + std::abs(decay)));
@@ -152,7 +158,7 @@ TYPED_TEST(Updates, SgdIsTheFormulaOnEveryTarget) {
       step.weight_decay = 0;  // the controls: a change of each constant is seen
       EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
       step = after.sgd_step(0, 1003, has_momentum);
-      step.gradient_scale = 1;
+      step.gradient_scale = &kOne;
       EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
       step = after.sgd_step(0, 1003, !has_momentum);
       EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
@@ -198,6 +204,51 @@ TEST(UpdatesBf16, CopyIsTheRoundedWeight) {
   std::vector<Bf16> copy(4);
   step.bf16_weights = copy.data();
   EXPECT_THROW(adamw(step), LogicError);
+}
+
+// The control: any other scale changes the weights.
+TYPED_TEST(Updates, AStepThatIsSkippedChangesNoBits) {
+  using T = TypeParam;
+  for (const double& scale : {kSkipsUpdate, 0.0}) {
+    const State<T> before(1003);
+    State<T> by_adamw = before, by_sgd = before;
+    AdamW<T> adamw_step = by_adamw.step(0, 1003);
+    Sgd<T> sgd_step = by_sgd.sgd_step(0, 1003);
+    adamw_step.gradient_scale = sgd_step.gradient_scale = &scale;
+    adamw(adamw_step);
+    sgd(sgd_step);
+    const bool skips = scale == kSkipsUpdate;
+    for (const State<T>* after : {&by_adamw, &by_sgd}) {
+      EXPECT_EQ(same_bits(after->weights, before.weights), skips);
+      EXPECT_EQ(same_bits(after->m, before.m), skips);
+    }
+    EXPECT_EQ(same_bits(by_adamw.v, before.v), skips);
+  }
+}
+
+TEST(UpdateDecision, ClipsOrSkips) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto decided = [](double loss, double norm, double skip_above, double max_norm, double clipped_norm = -1) {
+    ExactSum squares;
+    squares.add(norm * norm);
+    const std::array<double, ExactSum::kNumbers> numbers = squares.numbers();
+    double scale = 5;
+    decide_update({.loss = &loss,
+                   .squares = numbers.data(),
+                   .skip_above_norm = skip_above,
+                   .max_norm = max_norm,
+                   .clipped_norm = clipped_norm,
+                   .gradient_scale = &scale});
+    return scale;
+  };
+  EXPECT_EQ(decided(2, 4, 0, 0), 1);
+  EXPECT_EQ(decided(2, 4, 0, 1), clip_factor(4, 1));
+  EXPECT_EQ(decided(2, 4, 4, 1), clip_factor(4, 1));
+  EXPECT_EQ(decided(2, 4.5, 4, 1), kSkipsUpdate);
+  EXPECT_EQ(decided(2, 4, 0, 1, 2), clip_factor(2, 1));
+  EXPECT_EQ(decided(2, 4, 0, 1, 0), 1);  // there was no update yet
+  for (const double loss : {kInf, -kInf, kNan}) EXPECT_EQ(decided(loss, 4, 0, 1), kSkipsUpdate);
+  for (const double norm : {kInf, kNan}) EXPECT_EQ(decided(2, norm, 0, 1), kSkipsUpdate);
 }
 
 }  // namespace

@@ -150,11 +150,11 @@ __global__ void drop_elements(Dropout<T> args, uint32_t threshold, Wide<T> facto
 // The operations of the CPU's kernels, in their order, so that the bits are equal where the CPU has fused
 // multiply-add.
 template <class T>
-__global__ void adamw_element(AdamW<T> args, T decay, T gradient_scale, T rest1, T beta2, T rest2, T step, T root_scale,
-                              T eps) {
+__global__ void adamw_element(AdamW<T> args, T decay, T rest1, T beta2, T rest2, T step, T root_scale, T eps) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  if (i >= args.count) return;
-  const T gradient = args.gradients[i] * gradient_scale, old_m = args.m[i];
+  const double scale = *args.gradient_scale;
+  if (i >= args.count || scale == kSkipsUpdate) return;
+  const T gradient = args.gradients[i] * static_cast<T>(scale), old_m = args.m[i];
   const T m = fma(rest1, gradient - old_m, old_m);
   const T v = fma(beta2, args.v[i], (gradient * gradient) * rest2);
   const T weight = fma(-step, m / fma(sqrt(v), root_scale, eps), args.weights[i] * decay);
@@ -169,9 +169,10 @@ __global__ void adamw_element(AdamW<T> args, T decay, T gradient_scale, T rest1,
 template <class T>
 __global__ void sgd_element(Sgd<T> args) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  if (i >= args.count) return;
+  const double scale = *args.gradient_scale;
+  if (i >= args.count || scale == kSkipsUpdate) return;
   const T old = args.weights[i];
-  T update = fma(static_cast<T>(args.weight_decay), old, args.gradients[i] * static_cast<T>(args.gradient_scale));
+  T update = fma(static_cast<T>(args.weight_decay), old, args.gradients[i] * static_cast<T>(scale));
   if (args.momentum_buffer != nullptr) {
     update = fma(static_cast<T>(args.momentum), args.momentum_buffer[i], update);
     args.momentum_buffer[i] = update;
@@ -250,8 +251,8 @@ void adamw(const AdamW<T>& args, Stream stream) {
   if (args.count == 0) return;
   const auto number = [](double value) { return static_cast<T>(value); };
   adamw_element<T><<<blocks_for(args.count, kBlock), kBlock, 0, stream>>>(
-      args, number(1.0 - args.lr * args.weight_decay), number(args.gradient_scale), number(1.0 - args.beta1),
-      number(args.beta2), number(1.0 - args.beta2), number(args.lr / args.bias_correction1),
+      args, number(1.0 - args.lr * args.weight_decay), number(1.0 - args.beta1), number(args.beta2),
+      number(1.0 - args.beta2), number(args.lr / args.bias_correction1),
       number(1.0 / std::sqrt(args.bias_correction2)), number(args.eps));
   check_launch("adamw");
 }

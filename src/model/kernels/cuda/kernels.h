@@ -59,5 +59,8 @@ void rms_norm_backward(const RmsNormBackward<T>& args, Wide<T>* partial, Stream 
 /// elements whose sum is above the ExactSum's range or NaN.
 template <class T>
 void add_squares(const T* x, int64_t count, int64_t* digits, int64_t* above_range, Stream stream);
+/// Writes ExactSum::numbers() of the sum that add_squares() has made.
+void write_numbers(const int64_t* digits, const int64_t* above_range, double* numbers, Stream stream);
+void decide_update(const UpdateDecision& args, Stream stream);
 
 }  // namespace orthant::cuda_kernels

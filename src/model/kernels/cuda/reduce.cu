@@ -57,7 +57,29 @@ __global__ void add_squares_of_blocks(const T* x, int64_t count, int64_t blocks,
   if (threadIdx.x == 0 && own_above != 0) atomicAdd(above_range, own_above);
 }
 
+__global__ void write_numbers_of(const int64_t* digits, const int64_t* above_range, double* numbers) {
+  int64_t carried[ExactSum::kDigits];
+  for (int i = 0; i < ExactSum::kDigits; ++i) carried[i] = digits[i];
+  const bool is_above = ExactSum::carry(carried) || *above_range > 0;
+  for (int i = 0; i < ExactSum::kDigits; ++i) numbers[i] = static_cast<double>(carried[i]);
+  numbers[ExactSum::kDigits] = is_above ? std::numeric_limits<double>::infinity() : 0;
+}
+
+__global__ void decide(UpdateDecision args) {
+  *args.gradient_scale = gradient_scale_of(args, *args.loss, sqrt(ExactSum::value_of(args.squares)));
+}
+
 }  // namespace
+
+void write_numbers(const int64_t* digits, const int64_t* above_range, double* numbers, Stream stream) {
+  write_numbers_of<<<1, 1, 0, stream>>>(digits, above_range, numbers);
+  check_launch("write_numbers");
+}
+
+void decide_update(const UpdateDecision& args, Stream stream) {
+  decide<<<1, 1, 0, stream>>>(args);
+  check_launch("decide_update");
+}
 
 template <class T>
 void add_squares(const T* x, int64_t count, int64_t* digits, int64_t* above_range, Stream stream) {

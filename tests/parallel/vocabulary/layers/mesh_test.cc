@@ -126,7 +126,7 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     layer.T(0);
     at::Tensor dx;
     if (at_root) dx = layer.take_input_gradient(0).view(x.sizes());
-    const double loss = layer.finish();
+    const double loss = layer.finish().item<double>();
     expect_planned(c, comm, held);
     // Rows and depth have other tokens, so the weight's gradient is a sum over both. The layer has summed it over rows.
     if (c.tensor.depth > 1) comm.all_reduce(head.gradient, {kDepth}).wait();

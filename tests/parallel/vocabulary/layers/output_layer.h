@@ -107,7 +107,7 @@ inline double run_output(OutputLayer& layer, const OutputCase& c, const OutputIn
     if (microbatch < c.microbatches) layer.S(microbatch);
     if (microbatch >= ahead) rest(microbatch - ahead);
   }
-  return layer.finish();
+  return layer.finish().item<double>();
 }
 
 inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {

@@ -190,7 +190,7 @@ TEST(OutputLayer, TheEarlySumStartsByItself) {
     }
     EXPECT_EQ(over.wait_for(std::chrono::seconds(60)), std::future_status::ready);
     layer.T(0);
-    EXPECT_NEAR(layer.finish(), want.loss, 1e-13 * std::abs(want.loss));
+    EXPECT_NEAR(layer.finish().item<double>(), want.loss, 1e-13 * std::abs(want.loss));
   });
 }
 
@@ -218,7 +218,7 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
     }
     EXPECT_LE(relative_error(layer->take_input_gradient(0), want.dx_NC), 1e-13);
     layer->T(0);
-    EXPECT_NEAR(layer->finish(), want.loss, 1e-13 * std::abs(want.loss));
+    EXPECT_NEAR(layer->finish().item<double>(), want.loss, 1e-13 * std::abs(want.loss));
   });
 }
 
