@@ -80,7 +80,8 @@ void require_ids_of_tokenizers(const std::vector<AddedToken>& added, const Json&
   const Json& vocabulary = member(model, "vocab", source);
   std::unordered_map<std::string, int32_t> known;
   if (vocabulary.is_array()) {
-    for (const Json& piece : vocabulary) known.emplace(piece[0].get<std::string>(), std::ssize(known));
+    int32_t next = 0;  // of two pieces with the same text, the last one gives its id
+    for (const Json& piece : vocabulary) known.insert_or_assign(piece[0].get<std::string>(), next++);
   }
   const auto size = static_cast<int32_t>(vocabulary.size());
   int32_t most = -1;  // of the added tokens so far

@@ -94,6 +94,22 @@ TEST(HuggingFaceTokenizer, CutsByTheHighestSumOfScores) {
   EXPECT_NE(tokenizer->caveat().find("does not have a token for every byte"), std::string::npos);
 }
 
+// A trained vocabulary may have a piece twice, for example "<unk>" if the text has it. The ids are those of `tokenizers`
+// 0.23: of the last one, also for an added token.
+TEST(HuggingFaceTokenizer, APieceThatIsThereTwiceHasItsLastId) {
+  Json json = unigram();
+  json["model"]["vocab"] = Json::parse(R"([["<unk>", 0], ["\u2581", -2], ["a", -1], ["b", -2], ["ab", -2.5],
+                                           ["ab", -9], ["<unk>", -5], ["a", -1.5]])");
+  json["added_tokens"] = Json::parse(R"([{"id": 6, "content": "<unk>", "special": true, "normalized": false},
+                                         {"id": 8, "content": "</s>", "special": true, "normalized": false}])");
+  const auto tokenizer = load(json);
+  EXPECT_EQ(tokenizer->vocab_size(), 9);
+  EXPECT_EQ(tokenizer->encode("ab aab b"), (Ids{1, 7, 3, 1, 7, 7, 3, 1, 3}));
+  EXPECT_EQ(tokenizer->encode("x <unk> a"), (Ids{1, 0, 1, 6, 1, 7}));
+  json["added_tokens"][0]["id"] = 0;
+  EXPECT_NE(message_of<DataError>([&] { load(json); }).find("must have the id 6"), std::string::npos);
+}
+
 // Gemma's runs of spaces are added tokens that decode to spaces. Marks of a text in NFC are sorted in linear time.
 TEST(HuggingFaceTokenizer, DecodesAddedTokensAndNormalizes) {
   Json json = Json::parse(R"({"added_tokens": [{"id": 2, "content": "\u2581\u2581", "normalized": false},
