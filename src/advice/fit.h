@@ -36,7 +36,7 @@ bool within_limit(const Config& config, int64_t bytes);
 
 /// Returns "0.0235 GiB", rounded up to three digits: memory that is needed.
 std::string gib_text(int64_t bytes);
-/// The same, rounded down: memory that is there.
+/// The same, rounded down: available memory.
 std::string room_text(int64_t bytes);
 /// Returns gib_text() without the unit, as run.memory_gib_per_rank takes it.
 std::string gib_number(int64_t bytes);

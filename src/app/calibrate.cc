@@ -127,10 +127,11 @@ int calibrate(const CalibrateArguments& arguments) {
       100 * errors.collectives);
   constexpr double kUsable = 0.5;
   if (std::max({errors.products, errors.attention, errors.kernels, errors.collectives}) > kUsable) {
-    fmt::print(stderr,
-               "warning: a mean error above {:.0f} % means that other programs have disturbed the measurement; plans "
-               "with this profile are wrong. Run orthant calibrate again when the machine is quiet\n",
-               100 * kUsable);
+    fmt::print(
+        stderr,
+        "warning: a mean error above {:.0f} % probably means that other programs have disturbed the "
+        "measurement; plans with this profile are wrong. Run orthant calibrate again when the machine is quiet\n",
+        100 * kUsable);
   }
   write_profile(hardware, arguments.write);
   return kDone;

@@ -35,10 +35,10 @@ class ExactSum {
   /// The sum, rounded to within two units in the last place. Equal sums give equal bits.
   double value() const { return value_of(numbers().data()); }
 
-  /// value() of the sum that has these numbers, or of several sums whose numbers were added. Also device code.
+  /// value() of the sum that has these numbers, or of several sums whose numbers were added. Device code may call it.
   static constexpr double value_of(const double* numbers);
   /// Reduces each digit to kBits bits, and adds the rest to the next digit. Returns true if the sum is above the range.
-  /// Also device code.
+  /// Device code may call it.
   static constexpr bool carry(int64_t* digits);
 
  private:

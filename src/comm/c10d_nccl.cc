@@ -304,7 +304,8 @@ std::unique_ptr<Group> nccl_group(at::Device device, const Store& store, int pos
   ORTHANT_CHECK(device.is_cuda() && device.has_index(), device.str());
   const c10::cuda::CUDAGuard guard(device);
   auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  // c10d counts from the call, and the host may be a step ahead of the device.
+  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(2 * timeout_s * 1000));
   // Uses a separate connection to the store, because c10d's threads use it too.
   auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().store, position, size, options);
   group->setBoundDeviceId(device);

@@ -93,7 +93,7 @@ struct TableReader {
     if (!names_source("measured: ")) {
       refuse(key, node, R"(must be "measured: SOURCE, DATE" or "assumed: REASON")");
     }
-    static const std::regex is_dated(R"(20\d\d-[01]\d|as \[)");
+    static const std::regex is_dated(R"(\b20\d\d-(0[1-9]|1[0-2])|^measured: as \[[a-z_.]+\]$)");
     if (!std::regex_search(*text, is_dated)) {
       refuse(key, node, R"(must name the date, as in "measured: SOURCE, 2026-11", or a table: "measured: as [TABLE]")");
     }

@@ -38,7 +38,7 @@ class HostCopy {
 
  private:
   at::Tensor host_;
-  std::optional<c10::Event> copied_;  // not of tensors of the CPU
+  std::optional<c10::Event> copied_;  // empty for a CPU tensor
 };
 
 /// The UUID and the model of a device.

@@ -61,7 +61,8 @@ class SquaresSum {
   /// Adds the squares of x, one-dimensional and dense, in float32 or float64. A NaN makes the sum infinite or NaN.
   void add(const at::Tensor& x);
   ExactSum total() const;
-  /// Writes total().numbers() into a float64 tensor on the CPU or on the device of the tensors. Does not wait for it.
+  /// Writes total().numbers() into a float64 tensor on the CPU or on the device of the tensors. It waits for the device
+  /// only if `numbers` are on the CPU and the tensors are not.
   void write_numbers(const at::Tensor& numbers) const;
 
  private:

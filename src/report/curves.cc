@@ -145,8 +145,9 @@ std::string planned_part(const PlannedTime& planned, double measured_s) {
   std::string body = fmt::format("<h3>Planned <b>{} a step</b>, of which {} exposed communication</h3>\n",
                                  format_seconds(planned.step_seconds), format_seconds(planned.exposed_seconds));
   body += strip(parts, longest);
-  return body + fmt::format("<h3>Measured <b>{} a step</b> (median), {:+.1f}% to the plan. The full run:</h3>\n",
-                            format_seconds(measured_s), 100 * (measured_s / planned.step_seconds - 1));
+  return body +
+         fmt::format("<h3>Measured <b>{} a step</b> (median), {:+.1f}% compared with the plan. The full run:</h3>\n",
+                     format_seconds(measured_s), 100 * (measured_s / planned.step_seconds - 1));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Consecutive training steps. On a GPU, the device decides about a step's update while the host prepares the next step:
-// advance_late(). With post-validation, a rank updates its weights as soon as the statistics that it has
-// seen permit it. The step is final when the total statistics have come back: docs/decisions/0014.
-// In pseudo-code, the row of step s on one rank is:
+// advance_late(). With post-validation, a rank updates its weights as soon as the statistics that it has seen permit
+// it. The step is final when the total statistics have come back: docs/decisions/0014. In pseudo-code, the row of step
+// s on one rank is:
 //
 //   forwards of the first microbatches
 //   FINALIZE: receive the total statistics of step s - 1
@@ -57,7 +57,7 @@ void Session::advance_late(int64_t step, const Signals& signals, const OnFinalRe
   announce_updates();
   decide_update(statistics);
   update_weights(step);
-  decided_.emplace(result, HostCopy(statistics));
+  decided_step_.emplace(result, HostCopy(statistics));
 }
 
 void Session::decide_update(const at::Tensor& statistics) {
@@ -73,8 +73,9 @@ void Session::decide_update(const at::Tensor& statistics) {
 }
 
 void Session::report_late(const OnFinalResult& on_final_result) {
-  if (!decided_) return;
-  Decided step = *std::exchange(decided_, std::nullopt);
+  if (!decided_step_) return;
+  DecidedStep step = *std::exchange(decided_step_, std::nullopt);
+  comm_.set_activity(fmt::format("waiting for the result of step {}", step.result.step));
   read(step.statistics.get(), step.result);
   on_final_result(step.result);
   if (must_skip(step.result)) {

@@ -72,8 +72,8 @@ std::string Session::first_weight_not_finite() const {
 }
 
 Session::NotFinite Session::find_first_not_finite(int64_t step) {
-  // If results are late, the gradients are those of the next step by now.
-  if (parts_.reports_late) {
+  // If results are late, the gradients may be those of the next step by now.
+  if (parts_.reports_late && step_ != step) {
     const at::Tensor statistics = initial_step_statistics({});
     carry_out(step, statistics, {});
     finish_gradients(statistics);

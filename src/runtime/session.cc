@@ -111,7 +111,7 @@ at::Tensor Session::initial_step_statistics(const Signals& signals) const {
 }
 
 StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepInput input) {
-  step_ = step, squares_ = {}, not_finite_ = {};
+  step_ = step, squares_ = {}, loss_.reset(), not_finite_ = {};
   StepResult result{.step = step, .valid_labels = labels_of(step)};
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
   read_ahead(step);
@@ -124,15 +124,19 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& statistics, StepIn
     return batch;
   };
   input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
-  if (reports_loss()) {
-    input.loss = [&](const at::Tensor& sum) { statistics.select(0, StepSignals::kLoss).copy_(sum); };
-  }
+  if (reports_loss()) input.loss = [&](const at::Tensor& sum) { loss_ = sum; };
   stages_.run(row, input);
   intervals_ = stages_.intervals();
+  write_loss(statistics);
   return result;
 }
 
+void Session::write_loss(const at::Tensor& statistics) {
+  if (loss_.defined()) statistics.select(0, StepSignals::kLoss).copy_(std::exchange(loss_, {}));
+}
+
 void Session::finish_gradients(const at::Tensor& statistics) {
+  write_loss(statistics);
   if (sharded_) sharded_->finish();
   add_tied_gradients();
   for (size_t i = 0; i < counted_in_norm_.size() && !plan_.config.optimizer.in_backward; ++i) add_to_norm(i);

@@ -91,7 +91,8 @@ class Session {
   Validation validate(const Loader& held_out, int64_t batches, std::span<const int32_t> bytes_of_token);
 
   /// Finds the first tensor that is not finite. It examines weights, then the results of a second forward on that
-  /// step's batch, in order, then gradients. All ranks must call it together.
+  /// step's batch, in order, then gradients. If those are of a later step by now, it first computes them again. All
+  /// ranks must call it together.
   struct NotFinite {
     std::string what;    // the first that this rank sees; empty if all are finite
     bool first = false;  // no rank sees an earlier one, in the order of computation
@@ -128,7 +129,9 @@ class Session {
   at::Tensor initial_step_statistics(const Signals& signals) const;
   /// Carries out the rank's row, and writes the loss into the statistics.
   StepResult carry_out(int64_t step, const at::Tensor& statistics, StepInput input);
-  /// Finishes the gradients after the row, and writes their squares into the statistics.
+  /// Writes the loss of the row so far into the statistics, unless it is there already.
+  void write_loss(const at::Tensor& statistics);
+  /// Finishes the gradients after the row, and writes the loss and their squares into the statistics.
   void finish_gradients(const at::Tensor& statistics);
   /// Updates the parameters of a bucket whose gradients are final. After the first gradient that is not finite, this
   /// rank updates only matrices that other ranks exchange with it.
@@ -181,13 +184,14 @@ class Session {
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;
-  at::Tensor gradient_scale_;                 // of the next update: see Optimizer::step()
+  at::Tensor gradient_scale_;                 // factor for the next update: see Optimizer::step()
   std::unique_ptr<GradientReducer> reducer_;  // null if gradients exist by unit
   std::unique_ptr<ShardedStates> sharded_;    // null otherwise
   std::optional<double> last_norm_;
   int64_t skipped_steps_ = 0;
   int64_t step_ = 0;                          // of the row in progress
   SquaresSum squares_;                        // of its gradients that the rank counts in the norm
+  at::Tensor loss_;                           // its sum so far, until it is in the statistics
   std::optional<size_t> not_finite_;          // with optimizer.in_backward: the first parameter with such a gradient
   ModelStages stages_;
   std::vector<Interval> intervals_;
@@ -200,11 +204,11 @@ class Session {
   };
   std::optional<Pending> pending_;  // with post-validation
   // A step that the device has decided about.
-  struct Decided {
+  struct DecidedStep {
     StepResult result;
     HostCopy statistics;
   };
-  std::optional<Decided> decided_;  // if results are late
+  std::optional<DecidedStep> decided_step_;  // if results are late
   bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
   StatisticsChain chain_;
   OptimizerBackup backup_;

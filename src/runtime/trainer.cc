@@ -18,11 +18,12 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/retention.h"
+#include "config/from_config.h"
 #include "launch/process.h"
 #include "launch/spawn.h"
 #include "model/cuda_device.h"
-#include "model/linear.h"
 #include "runtime/memory.h"
+#include "runtime/peak_flops.h"
 #include "runtime/run_banner.h"
 #include "runtime/step_timeline.h"
 #include "runtime/stop.h"
@@ -144,7 +145,7 @@ int Trainer::run() {
     save_is_due |= last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
     if (validates || save_is_due || last_.stopped()) {
       finalize_pending_step();
-      last_step_end_.reset();  // the next step does not follow this one
+      step_begin_.reset();  // the next step does not follow this one
     }
     const bool stop = last_.stopped();
     if (stop) save_once();  // before validation: the sender of the signal may not wait that long
@@ -167,9 +168,8 @@ int Trainer::run() {
 }
 
 void Trainer::step(int64_t step) {
-  // A GPU still updates when a step returns, so its steps are timed from end to end.
   saver_.throw_if_failed();
-  const auto start = device_.is_cuda() ? last_step_end_.value_or(Clock::now()) : Clock::now();
+  if (!device_.is_cuda() || !step_begin_) step_begin_ = Clock::now();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
   const int signal = stop_signal();
@@ -179,14 +179,13 @@ void Trainer::step(int64_t step) {
                     .peak_memory_bytes = static_cast<double>(peak_bytes())},
                    [this](const StepResult& result) { record_result(result); });
   state_.step = step;
-  last_step_end_ = Clock::now();
   if (!output_) return;
 
   const Traffic after = comm_.total_traffic();
   StepMetrics& m = unwritten_[step].metrics;
   m.step = step;
   m.lr = learning_rate_of(plan_.config, step);
-  m.step_seconds = std::chrono::duration<double>(*last_step_end_ - start).count();
+  if (!reports_late(plan_.config)) end_time_of(step);
   m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
   m.communication_bytes = after.bytes.sent - before.bytes.sent;
@@ -216,6 +215,13 @@ void Trainer::record_result(const StepResult& result) {
   m.peak_memory_bytes = std::max(m.peak_memory_bytes, static_cast<int64_t>(result.peak_memory_bytes));
   m.data_seconds = result.data_seconds;
   tokens = result.tokens;
+  if (reports_late(plan_.config)) end_time_of(result.step);
+}
+
+void Trainer::end_time_of(int64_t step) {
+  const auto now = Clock::now();
+  unwritten_[step].metrics.step_seconds = std::chrono::duration<double>(now - *step_begin_).count();
+  step_begin_ = now;
 }
 
 void Trainer::finalize_pending_step() {
@@ -328,8 +334,8 @@ void Trainer::stop_on_skipped(const StepResult& result) {
     const auto [found, first] = session_.find_first_not_finite(result.step);
     reports = first;
     cause = found.empty()
-                ? fmt::format("All tensors of rank {} are finite; another rank reports the first one that is not.",
-                              comm_.rank())
+                ? fmt::format("All tensors of rank {} are finite{}; another rank reports the first one that is not.",
+                              comm_.rank(), reports_late(plan_.config) ? " when the step is repeated" : "")
                 : fmt::format("First tensor that is not finite: {} (rank {}).", found, comm_.rank());
   }
   if (!reports) std::this_thread::sleep_for(std::chrono::seconds(2));  // so that the other rank reports first
@@ -380,21 +386,6 @@ void Trainer::finish() {
   if (!complete && !output_->steps.empty()) s.resume_command = options_.resume_command;
   if (options_.write_report && !output_->steps.empty()) s.report = options_.write_report();
   say(summary(s, output_->style));
-}
-
-double measure_peak_flops(const std::string& dtype) {
-  constexpr int64_t n = 512;
-  at::NoGradGuard no_grad;
-  const at::Tensor a = at::ones({n, n}, scalar_type(dtype)), b = at::ones({n, n}, scalar_type(dtype));
-  at::Tensor c = matrix_product(a, b);  // before the clock starts: a library may initialize itself
-  double best = std::numeric_limits<double>::infinity();
-  const auto begin = Clock::now();
-  do {
-    const auto start = Clock::now();
-    write_product(c, a, b);
-    best = std::min(best, seconds_since(start));
-  } while (seconds_since(begin) < 0.03);
-  return 2.0 * n * n * n / best;
 }
 
 }  // namespace orthant

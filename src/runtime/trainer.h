@@ -59,6 +59,9 @@ class Trainer {
   /// Records the result of a step that has become final. Throws if the step must be skipped and the run permits no
   /// further one.
   void record_result(const StepResult& result);
+  /// Ends the time of a step, and begins that of the next one. A GPU still works when step() returns, so there a step's
+  /// time ends where its result arrives.
+  void end_time_of(int64_t step);
   /// Returns when all steps so far are final. Must be called before anything else reads the weights.
   void finalize_pending_step();
   /// Writes the metrics of the steps that are final and measured, and prints their lines.
@@ -92,11 +95,8 @@ class Trainer {
     int64_t skipped_in_row = 0;  // up to this step
   };
   std::map<int64_t, Unwritten> unwritten_;  // by step
-  std::optional<Clock::time_point> last_step_end_;  // empty if other work followed the last step
+  std::optional<Clock::time_point> step_begin_;  // of the time of a step; empty if other work followed the last one
   double peak_flops_ = 0;           // of all ranks
 };
-
-/// FLOP/s of one CPU rank's matrix products in this dtype, measured in about 30 ms.
-double measure_peak_flops(const std::string& dtype);
 
 }  // namespace orthant

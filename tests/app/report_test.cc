@@ -116,7 +116,7 @@ TEST_F(ReportFolder, PlannedAndMeasuredTimesAreSideBySide) {
   for (const char* text : {"<h3>Planned <b>400 ms a step</b>, of which 120 ms exposed communication</h3>",
                            "matrix products <b>50.0%, 200 ms</b>", "messages over ring <b>5.0%, 20 ms</b>",
                            "idle <b>20.0%, 80 ms</b>", "gathers after the update <b>25.0%, 100 ms</b>",
-                           "Measured <b>500 ms a step</b> (median), +25.0% to the plan"}) {
+                           "Measured <b>500 ms a step</b> (median), +25.0% compared with the plan"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("attention <b>0"), std::string::npos);

@@ -84,6 +84,14 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
     group->reduce(sum, 0)->wait();
     for (const at::Tensor& result : {sum, part, all, out}) EXPECT_TRUE(equal(result, input));
   }
+  const at::Tensor numbers_and_peak = numbers(1, 25, at::kDouble).to(gpu(0));
+  for (const int64_t maxima : {0, 1, 25}) {
+    at::Tensor ordered = numbers_and_peak.clone(), by_tree = numbers_and_peak.clone();
+    group->all_reduce(ordered, maxima)->wait();
+    group->all_reduce_by_tree(by_tree, maxima)->wait();
+    EXPECT_TRUE(equal(ordered, numbers_and_peak));
+    EXPECT_TRUE(equal(by_tree, numbers_and_peak));
+  }
   group->exchange({})->wait();
   group->barrier()->wait();
   // Negative control: not a tensor of this group's device.
@@ -110,6 +118,20 @@ TEST(Nccl, OrderedSumsEqualGlooBitForBit) {
         EXPECT_TRUE(equal(all_gpu.cpu(), all));
         EXPECT_FALSE(equal(all_gpu.cpu(), input));  // negative control: something was summed
       }
+    }
+  });
+}
+
+// The last elements are maxima, whichever ranks own them.
+TEST(Nccl, SmallSumsEqualThoseOnTheCpu) {
+  NEED_GPUS(2);
+  const int n = std::min(gpus(), 4);
+  on_gpus(n, [&](Comm& comm, int rank, at::Device device) {
+    for (const int64_t maxima : {0, 1, 5}) {
+      at::Tensor sum = numbers(rank, 25, at::kDouble), sum_gpu = sum.to(device);
+      comm.all_reduce_small(sum, kOverData, maxima).wait();
+      comm.all_reduce_small(sum_gpu, kOverData, maxima).wait();
+      EXPECT_TRUE(equal(sum_gpu.cpu(), sum)) << maxima;
     }
   });
 }

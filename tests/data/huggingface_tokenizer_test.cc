@@ -94,8 +94,8 @@ TEST(HuggingFaceTokenizer, CutsByTheHighestSumOfScores) {
   EXPECT_NE(tokenizer->caveat().find("does not have a token for every byte"), std::string::npos);
 }
 
-// A trained vocabulary may have a piece twice, for example "<unk>" if the text has it. The ids are those of `tokenizers`
-// 0.23: of the last one, also for an added token.
+// A trained vocabulary may have a piece twice, for example "<unk>" if the text has it. The ids are those of version
+// 0.23 of `tokenizers`: of the last one, also for an added token.
 TEST(HuggingFaceTokenizer, APieceThatIsThereTwiceHasItsLastId) {
   Json json = unigram();
   json["model"]["vocab"] = Json::parse(R"([["<unk>", 0], ["\u2581", -2], ["a", -1], ["b", -2], ["ab", -2.5],

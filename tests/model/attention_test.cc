@@ -3,7 +3,6 @@
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "model/attention_core.h"
 #include "model/primitives.h"
 #include "tests/support/dense_attention.h"
+#include "tests/support/gpus.h"
 #include "tests/support/reference_values.h"
 
 namespace orthant::attention_test {
@@ -201,7 +201,7 @@ TEST(LocalAttention, FollowsEveryRule) {
 // On a GPU, the results stay within the rounding bound. In bfloat16, tiles without a mask run in cuDNN, or in ATen's
 // flash attention if heads are wide. Masks and float32 run in memory-efficient attention.
 TEST(AttentionGpu, StaysWithinItsRounding) {
-  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "GPUs needed: 1, here: 0";
+  REQUIRE_GPU();
   for (const auto& [type, width] : {std::pair{at::kFloat, 16}, {at::kBFloat16, 16}, {at::kBFloat16, 256}}) {
     AttentionInputs in = attention_inputs(2, 4, 2, 96, width, type);
     for (const auto& [name, v] : visibilities(96)) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,6 +11,7 @@
 #include "model/aten_kernels.h"
 #include "model/device_kernels.h"
 #include "model/element.h"
+#include "tests/support/gpus.h"
 
 namespace orthant::device_kernels {
 
@@ -54,9 +54,6 @@ inline double tolerance_of(at::ScalarType type) {
 inline constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16};
 
 inline at::Tensor random(at::IntArrayRef shape, at::ScalarType type) { return at::randn(shape, at::kDouble).to(type); }
-
-#define REQUIRE_GPU() \
-  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "GPUs needed: 1, here: 0"
 
 /// The backends that are compared with the CPU's kernels on a machine with a GPU.
 inline const Backend kOnGpu[] = {{.device = at::Device(at::kCUDA, 0), .aten = true},

@@ -7,17 +7,17 @@
 namespace orthant {
 
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
-/// It is 1 when max_norm is 0. Also device code.
+/// It is 1 when max_norm is 0. Device code may call it.
 constexpr double clip_factor(double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
   return max_norm > 0 && factor < 1 ? factor : 1.0;
 }
 
 /// True if a step with this loss and norm of the gradients must not update the weights: one of them is not finite, or
-/// the norm is above a limit, where 0 is no limit. Also device code.
+/// the norm is above a limit, where 0 is no limit. Device code may call it.
 constexpr bool must_skip_update(double loss, double norm, double skip_above_norm) {
-  const double both = loss - loss + (norm - norm);  // 0 if both are finite, otherwise NaN
-  return both != 0 || (skip_above_norm > 0 && norm > skip_above_norm);
+  const double zero = loss - loss + (norm - norm);  // NaN unless both are finite
+  return zero != 0 || (skip_above_norm > 0 && norm > skip_above_norm);
 }
 
 /// A gradient scale with which an update changes nothing.
@@ -32,11 +32,12 @@ struct UpdateDecision {
   double clipped_norm;     // the norm by which to clip; negative: that of these gradients
   double* gradient_scale;  // out: the clip factor, or kSkipsUpdate
 };
-/// The scale for a step with this loss and norm. Also device code.
+/// The scale for a step with this loss and norm. Device code may call it.
 constexpr double gradient_scale_of(const UpdateDecision& args, double loss, double norm) {
   if (must_skip_update(loss, norm, args.skip_above_norm)) return kSkipsUpdate;
   return clip_factor(args.clipped_norm < 0 ? norm : args.clipped_norm, args.max_norm);
 }
+/// Writes the scale.
 void decide_update(const UpdateDecision& args);
 
 /// A slice of `count` elements with the same hyperparameters. T is float or double.

@@ -163,7 +163,7 @@ at::Tensor OutputLayer::finish() {
   ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);
   at::Tensor sum;
   for (const auto& [microbatch, loss] : losses_) sum = sum.defined() ? sum + loss : loss;
-  return sum.defined() ? sum : at::zeros({}, at::kDouble);
+  return sum.defined() ? sum : at::zeros({}, head_.value.options().dtype(at::kDouble));
 }
 
 }  // namespace orthant
