@@ -219,11 +219,13 @@ MemoryBytes memory_of_rank(const ParameterPlacement& plan, const RankValues& ran
   const int64_t after = bytes_after_row(plan, rank);
   const Architecture& a = plan.architecture;
   const int64_t tables = a.rotary() ? a.max_position_embeddings * a.head_dim * master : 0;
+  constexpr int64_t kStatistics =
+      StepSignals::kBytes + sizeof(double);  // and the gradient scale that follows from them
   return {.parameters = kept_values * element + masters,
           .gradients = kept(plan.kept_gradients()) * master,
           .optimizer = state_copies + (undoes ? owned * master : 0) - on_host,
           .activations = row.kept,
-          .working = std::max(row.peak.total(), after) - row.kept + tables + StepSignals::kBytes,
+          .working = std::max(row.peak.total(), after) - row.kept + tables + kStatistics,
           .peak = row.peak.total() >= after ? std::optional(row.at) : std::nullopt,
           .at_peak = row.peak,
           .host = row.host + on_host,
