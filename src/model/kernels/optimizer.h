@@ -53,8 +53,8 @@ struct AdamW {
   double beta2;
   double eps;
   double weight_decay;
-  double bias_correction1;      // 1 - beta1^step, steps counted from 1
-  double bias_correction2;      // 1 - beta2^step
+  double bias_correction1;       // 1 - beta1^step, steps counted from 1
+  double bias_correction2;       // 1 - beta2^step
   const double* gradient_scale;  // one number: the factor applied to every gradient first, or kSkipsUpdate
   Bf16* bf16_weights = nullptr;  // optional out: the new weights, rounded
 };
